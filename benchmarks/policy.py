@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.simulated import real
-from benchmarks.simulated.compare import NAMES, OURS, Comparison, compare_all, table
+from benchmarks.simulated.compare import NAMES, OURS, Comparison, compare_all, summary, table
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.required import check
 from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
 from evaljournal.runner.concurrency.policy import CallEvent, Decision, Policy
 
-LEGEND = "goodput in % of capacity, or time / time of the best fixed limit; rate limited per completed trial in %; trials lost"
+LEGEND = "goodput in % of capacity, or time / time of a fixed limit; rate limited per completed trial in %; trials lost"
 
 
 def select(family: str, *, seeds: Sequence[int], pattern: str, quick: bool) -> list[Row]:
@@ -90,28 +90,35 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--only", choices=NAMES, help="one policy; the best fixed limit is still searched for where needed")
     parser.add_argument("--quick", action="store_true", help="a slice of the rows, ours only; about a minute")
+    parser.add_argument("--summary", action="store_true", help="one line per family of one policy, and the required figures")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--real", action="store_true", help="only compare the simulation with the real executor, on 20 rows")
     options = parser.parse_args(argv)
     if options.real:
         real.table(options.seed)
         return 0
-    names = [options.only] if options.only else [OURS] if options.quick else list(NAMES)
+    names = [options.only] if options.only else [OURS] if options.quick or options.summary else list(NAMES)
     seeds = range(options.seed, options.seed + options.seeds)
     print(f"seeds {', '.join(map(str, seeds))}; {LEGEND}")
     results: dict[str, list[Comparison]] = {}
     for family in options.family or families:
         rows = select(family, seeds=seeds, pattern=options.rows, quick=options.quick)
-        if rows:
-            started = time.perf_counter()
+        if not rows:
+            continue
+        started = time.perf_counter()
+        # Each seed has its own random endpoints.
+        comparisons = compare_all(rows, seeds[:1] if family == "random" else seeds, names, options.jobs)
+        if options.summary:
+            results[family] = list(comparisons)
+            print(f"{summary(family, results[family], names[0])}  ({time.perf_counter() - started:.0f} s)", flush=True)
+        else:
             print(f"\n{family}")
-            # Each seed has its own random endpoints.
-            results[family] = table(compare_all(rows, seeds[:1] if family == "random" else seeds, names, options.jobs), names)
+            results[family] = table(comparisons, names)
             print(f"{time.perf_counter() - started:.0f} s")
     if OURS not in names:
         return 0
     failed = check(results, seeds)
-    if not options.family:
+    if not options.family and not options.summary:
         cost()
         if not options.quick:
             print()

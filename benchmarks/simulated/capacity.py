@@ -41,6 +41,8 @@ def capacity(endpoint: Endpoint, seconds: float, *, slots: int, timeout: float =
             bounds.append(e.rate * _at(e.rate_curve, t) * ok)
         if e.cap is not None:
             bounds.append(max(e.cap * _at(e.cap_curve, t) - hung, 0.0) / served)
+        if e.workers is not None:
+            bounds.append(e.workers / served)
         if e.knee is not None:
             bounds.append(max(e.knee - hung, 0.0) / served)
         rate = min(bounds)

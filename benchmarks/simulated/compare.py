@@ -19,6 +19,8 @@ POLICIES: dict[str, MakePolicy] = {
     "aws": lambda row: Aws(row.slots),
     "inspect": lambda row: Inspect(row.slots),
 }
+MUCH_SLOWER = 1.1
+"""Times as long as the baseline, from which a finite run counts as slower."""
 NAMES = (OURS, BEST, FIXED, "phoenix", "aws", "inspect")
 
 
@@ -34,8 +36,8 @@ class Comparison:
     """The best fixed limit, where it was searched for."""
 
     def ratio(self, name: str) -> float:
-        """Return the time of a finite run divided by that of the best fixed limit."""
-        return self.results[name].seconds / self.results[BEST].seconds
+        """Return the time of a finite run divided by that of its baseline."""
+        return self.results[name].seconds / self.results[self.row.baseline].seconds
 
     def goodput(self, name: str) -> float:
         """Return the goodput in percent of capacity, at most 100: an initial burst does not compensate for losses."""
@@ -49,17 +51,22 @@ class Comparison:
         return (fixed.goodput or 0.0) / max(ours.goodput or 0.0, 0.1)
 
     def lost(self) -> float:
-        """Return the trials lost by ours but not by the best fixed limit."""
+        """Return the trials lost by ours but not by the baseline."""
         ours = self.results[OURS].failed
-        return max(ours - self.results[BEST].failed, 0) if ours else 0
+        return max(ours - self.results[self.row.baseline].failed, 0) if ours else 0
 
 
 def compare(row: Row, seed: int, names: Sequence[str]) -> Comparison:
-    """Run policies on a row, and the best fixed limit if a figure depends on it."""
+    """Run policies on a row, and its baseline if a figure depends on it."""
     results = {name: measure(row, POLICIES[name], seed) for name in names if name != BEST}
+    needed = {BEST} & set(names)
+    if row.trials is not None or (OURS in results and results[OURS].failed):
+        needed.add(row.baseline)
     limit = None
-    if BEST in names or row.trials is not None or (OURS in results and results[OURS].failed):
+    if BEST in needed:
         limit, results[BEST] = best_fixed(row, seed)
+    if FIXED in needed and FIXED not in results:
+        results[FIXED] = measure(row, POLICIES[FIXED], seed)
     return Comparison(row=row, seed=seed, results=results, limit=limit)
 
 
@@ -91,13 +98,35 @@ def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Compa
     return rows
 
 
+def summary(family: str, comparisons: Sequence[Comparison], name: str) -> str:
+    """Return one line on a policy in a family: mean goodput or time ratio and the worst row, 429s, and trials lost."""
+    measured = [comparison.results[name] for comparison in comparisons]
+    parts: list[str] = []
+    unlimited = [c for c in comparisons if c.row.trials is None and c.row.has_capacity]
+    finite = [c for c in comparisons if c.row.trials is not None]
+    if unlimited:
+        lowest = min(unlimited, key=lambda c: c.goodput(name))
+        mean = statistics.fmean(goodputs(unlimited, name))
+        parts.append(f"{mean:6.2f} %  lowest {lowest.goodput(name):5.1f} % of {len(unlimited)}: {lowest.row.name}")
+    if finite:
+        slowest = max(finite, key=lambda c: c.ratio(name))
+        mean = statistics.fmean(ratios(finite, name))
+        slower = sum(c.ratio(name) > MUCH_SLOWER for c in finite)
+        parts.append(
+            f"{mean:6.3f} x  highest {slowest.ratio(name):.2f} x, {slower} of {len(finite)} > {MUCH_SLOWER} x: {slowest.row.name}"
+        )
+    rate_limited = statistics.fmean(result.rate_limited for result in measured)
+    lost = sum(result.failed for result in measured)
+    return "\n".join(f"{family:<16}429s {rate_limited:5.1f} %  lost {lost:4.0f}  {part}" for part in parts)
+
+
 def goodputs(comparisons: Iterable[Comparison], name: str) -> list[float]:
     """Return the goodput on each row with a known capacity."""
     return [c.goodput(name) for c in comparisons if c.row.trials is None and c.row.has_capacity and name in c.results]
 
 
 def ratios(comparisons: Iterable[Comparison], name: str) -> list[float]:
-    """Return the time of each finite run divided by that of the best fixed limit."""
+    """Return the time of each finite run divided by that of its baseline."""
     return [c.ratio(name) for c in comparisons if c.row.trials is not None and name in c.results]
 
 

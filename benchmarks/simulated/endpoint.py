@@ -6,6 +6,7 @@ Times are seconds since the start of the run.
 import heapq
 import math
 from bisect import bisect_right
+from collections import deque
 from typing import Literal
 
 from attrs import define, field, frozen
@@ -80,6 +81,20 @@ class Burst:
 
 
 @frozen(kw_only=True)
+class Ban:
+    """What an endpoint does to a client that gets too many 429s: it rejects every call for a while."""
+
+    after: int = 3
+    """429s within `within` seconds that start it."""
+    within: float = 10.0
+    seconds: float = 60.0
+    retry_after: bool = False
+    """Whether a 429 during the ban states the seconds until its end; otherwise it has no Retry-After."""
+    extends: bool = False
+    """Whether a call during the ban starts it again."""
+
+
+@frozen(kw_only=True)
 class Endpoint:
     """The capacity of an endpoint, and its behavior above it."""
 
@@ -97,6 +112,8 @@ class Endpoint:
     """A rate-limited call is taken from the bucket as well, down to minus a minute's worth."""
     cap: int | None = None
     """Calls in flight that it accepts; a 429 beyond that has no Retry-After."""
+    workers: int | None = None
+    """Calls that it processes at the same time; the others wait in a queue, first come, first served."""
     knee: int | None = None
     """Calls in flight up to which latency is constant."""
     beyond: float = 2.0
@@ -116,6 +133,7 @@ class Endpoint:
     brownout_kind: Literal["rate_limited", "unavailable"] = "unavailable"
     bursts: tuple[Burst, ...] = ()
     """Single outages, bursts of 429s and black holes, in order of time."""
+    ban: Ban | None = None
     hangs: float = 0.0
     """Fraction of calls that are never answered."""
     random_429: float = 0.0
@@ -175,13 +193,20 @@ class Server:
     """Time at which the bucket was last filled, or the window started."""
     busy: list[float] = field(factory=list[float])
     """End of each call in flight, a heap."""
+    bans: int = 0
     _burst: Burst | None = None
+    _workers: list[float] = field(factory=list[float])
+    """When each worker has finished its calls, a heap."""
+    _banned_until: float = 0.0
+    _recent: deque[float] = field(factory=deque[float])
+    """Times of the last 429s that count towards a ban."""
 
     def __attrs_post_init__(self) -> None:
         """Start with a full bucket."""
         e = self.endpoint
         self.tokens = e.burst if e.window is None else (e.rate or 0.0) * e.window
         self._burst = e.burst_at(0.0)
+        self._workers = [0.0] * (e.workers or 0)
 
     def call(self, t: float, trial: int, attempt: int) -> Answer:
         """Return the outcome of a call that arrives at `t`."""
@@ -202,6 +227,9 @@ class Server:
             if e.overload_hangs != "no":
                 return self._hang(t, occupies=e.overload_hangs == "server")
             seconds *= ((len(busy) + 1) / e.knee) ** e.beyond
+        if e.workers is not None:
+            seconds += max(self._workers[0] - t, 0.0)
+            heapq.heapreplace(self._workers, t + seconds)
         if burst is not None and burst.kind != "rate_limited" and t + seconds > burst.start:
             if burst.kind == "hung":
                 return self._hang(t, occupies=False)
@@ -226,7 +254,27 @@ class Server:
                 return self._hang(t, occupies=True)
             kind: Kind = "random_429" if poison.kind == "rate_limited" else poison.kind
             return Answer(kind, self._reply(trial, attempt), poison.retry_after)
-        return self._limit(t, trial, attempt) or self._fail(t, trial, attempt)
+        limited = self._limit(t, trial, attempt) if self.endpoint.ban is None else self._ban(self.endpoint.ban, t, trial, attempt)
+        return limited or self._fail(t, trial, attempt)
+
+    def _ban(self, ban: Ban, t: float, trial: int, attempt: int) -> Answer | None:
+        """Return a 429 during a ban or because of a limit, and start a ban after too many of them."""
+        if t < self._banned_until:
+            if ban.extends:
+                self._banned_until = t + ban.seconds
+            wait = math.ceil(self._banned_until - t) if ban.retry_after else None
+            return Answer("rate_limited", self._reply(trial, attempt), wait)
+        limited = self._limit(t, trial, attempt)
+        if limited is not None:
+            recent = self._recent
+            recent.append(t)
+            while recent[0] < t - ban.within:
+                recent.popleft()
+            if len(recent) >= ban.after:
+                recent.clear()
+                self.bans += 1
+                self._banned_until = t + ban.seconds
+        return limited
 
     def _limit(self, t: float, trial: int, attempt: int) -> Answer | None:
         """Return a 429 because of a limit or at random, or None."""

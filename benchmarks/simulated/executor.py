@@ -93,7 +93,7 @@ class Tally:
     poisoned: int = 0
     """Poisoned trials that failed."""
     ended: float = 0.0
-    """When the last trial ended, poisoned ones not counted."""
+    """When the last trial ended."""
     in_flight: list[tuple[float, int]] | None = None
     """Attempts in flight at each start, if requested."""
 
@@ -295,11 +295,12 @@ class Run:
             tally.work += answer.cost if answer.kind == "error" else 0.0
             tally.unavailable += unavailable
             category: FailureCategory = "unavailable" if unavailable else "error"
-            failed = AttemptFailed(**attempt, error="", message="", category=category)
+            failed = AttemptFailed(**attempt, error="", message="", category=category, retry_after=answer.retry_after)
             lane.limit = lane.policy.observe(failed, t).limit
             trial.errors += counts
             trial.in_a_row = 0
-            self._retry(lane, call, self._backoff(trial, trial.errors), failed=trial.errors > ERRORS)
+            delay = max(answer.retry_after or 0.0, self._backoff(trial, trial.errors))
+            self._retry(lane, call, delay, failed=trial.errors > ERRORS)
         return False
 
     def _rate_limited(self, lane: Lane, call: AttemptInFlight) -> None:
@@ -319,12 +320,12 @@ class Run:
             timeline.at(timeline.now + delay, self._ready, (lane, trial))
             return
         self._open -= 1
+        self.tally.ended = timeline.now
         poison = self.task.server.endpoint.poison
         if poison is not None and poison.hits(trial.number):
             self.tally.poisoned += 1
         else:
             self.tally.failed += 1
-            self.tally.ended = timeline.now
 
     def _ready(self, subject: tuple[Lane, Trial]) -> None:
         lane, trial = subject

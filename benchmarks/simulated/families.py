@@ -9,6 +9,7 @@ import random
 from attrs import evolve
 
 from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Poison
+from benchmarks.simulated.finite import FINITE
 from benchmarks.simulated.rows import Row
 
 UNLIMITED = Endpoint()
@@ -329,6 +330,7 @@ def _windows() -> list[Row]:
 
 
 FAMILIES: dict[str, list[Row]] = {
+    **FINITE,
     "scoring": _scoring(),
     "poisoned": _poisoned(),
     "random-429": _random_429(),

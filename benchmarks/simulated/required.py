@@ -3,12 +3,14 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.simulated.compare import FIXED, OURS, Comparison, goodputs, ratios
+from benchmarks.simulated.compare import FIXED, MUCH_SLOWER, OURS, Comparison, goodputs
 from benchmarks.simulated.endpoint import Endpoint
 from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS
 
 ORDINARY = ("lettered", "random")
+MAX_MUCH_SLOWER = 0.05
+"""Part of the small runs that may take more than `MUCH_SLOWER` times as long as with a fixed limit."""
 
 
 class Checks:
@@ -38,6 +40,8 @@ def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) ->
     _times(checks, "random 429s", families.get("random-429", ()), 1.5)
     _times(checks, "judge of the same latency", [c for c in families.get("scoring", ()) if "same latency" in c.row.name], 1.2)
     _times(checks, "20 and 100 cases without a limit", families.get("small", ()), 1.15)
+    _times(checks, "poison", families.get("poison", ()), 1.5)
+    _small_runs(checks, families.get("small-runs", ()))
     for comparison in families.get("lettered", ()):
         _lettered(checks, comparison)
     if "lettered" in families:
@@ -72,7 +76,9 @@ def _ordinary(checks: Checks, comparisons: Sequence[Comparison]) -> None:
 
 def _fixed(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     """Check every row on which a fixed limit of all slots loses no trial, if it was run."""
-    compared = [c for c in comparisons if FIXED in c.results and not c.results[FIXED].failed]
+    compared = [
+        c for c in comparisons if FIXED in c.results and c.row.baseline != FIXED and not c.results[FIXED].failed
+    ]  # Rows with this baseline have a check of their own.
     slow = sorted((c for c in compared if c.slowdown() > 1.5), key=lambda c: -c.slowdown())
     if not compared:
         return
@@ -83,15 +89,30 @@ def _fixed(checks: Checks, comparisons: Sequence[Comparison]) -> None:
 
 
 def _times(checks: Checks, rows: str, comparisons: Sequence[Comparison], maximum: float) -> None:
-    """Check the ratio of every finite run to the best fixed limit."""
-    slow = [c for c in comparisons if c.row.trials is not None and c.ratio(OURS) > maximum]
-    values = ratios(comparisons, OURS)
-    if not values:
+    """Check the ratio of every finite run to its baseline, where that loses no trial."""
+    compared = [c for c in comparisons if c.row.trials is not None and not c.results[c.row.baseline].failed]
+    if not compared:
         return
-    figure = f"highest {max(values):.2f} x, {len(slow)} of {len(values)} above"
-    checks.check(f"{rows}: <= {maximum} x the time of the best fixed limit", figure, passed=not slow)
-    for c in sorted(slow, key=lambda c: -c.ratio(OURS))[:5]:
+    slow = sorted((c for c in compared if c.ratio(OURS) > maximum), key=lambda c: -c.ratio(OURS))
+    limit = "--policy fixed" if compared[0].row.baseline == FIXED else "the best fixed limit"
+    figure = f"highest {max(c.ratio(OURS) for c in compared):.2f} x, {len(slow)} of {len(compared)} above"
+    checks.check(f"{rows}: <= {maximum} x the time of {limit}", figure, passed=not slow)
+    for c in slow[:5]:
         print(f"      {c.ratio(OURS):5.2f} x  {c.row.name} (seed {c.seed})")
+
+
+def _small_runs(checks: Checks, comparisons: Sequence[Comparison]) -> None:
+    """Check how many small runs take noticeably longer than with a fixed limit, and the slowest."""
+    compared = [c for c in comparisons if not c.results[FIXED].failed]
+    if not compared:
+        return
+    slower = sum(c.ratio(OURS) > MUCH_SLOWER for c in compared)
+    checks.check(
+        f"small runs: <= {MAX_MUCH_SLOWER:.0%} of {len(compared)} more than {MUCH_SLOWER - 1:.0%} slower than --policy fixed",
+        f"{slower} slower; fixed loses trials in {len(comparisons) - len(compared)} others",
+        passed=slower <= MAX_MUCH_SLOWER * len(compared),
+    )
+    _times(checks, "small runs", compared, 1.5)
 
 
 def _lettered(checks: Checks, comparison: Comparison) -> None:

@@ -50,6 +50,8 @@ class Row:
     """Runs at the same time on this endpoint, each with its own policy."""
     has_capacity: bool = True
     """The capacity is known (and in the mean); otherwise the row is compared with the best fixed limit."""
+    baseline: Literal["best fixed", "fixed"] = "best fixed"
+    """What the time of a finite run is divided by: that of the best fixed limit, or of a fixed limit of all slots."""
     slow: bool = False
     """Takes many seconds of CPU; excluded from quick runs."""
 
