@@ -18,6 +18,8 @@ from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
 from evaljournal.runner.concurrency.policy import CallEvent, Decision, Policy
 
+STEPS = {"random-429": 7, "small-runs": 23, "poison": 7, "provider-like": 4, "bans": 4}
+"""Family → every which row a quick run takes, if not every second or third one."""
 LEGEND = "goodput in % of capacity, or time / time of a fixed limit; rate limited per completed trial in %; trials lost"
 
 
@@ -30,7 +32,7 @@ def select(family: str, *, seeds: Sequence[int], pattern: str, quick: bool) -> l
     else:
         rows = FAMILIES[family]
         if quick:
-            rows = [row for row in rows if not row.slow][:: 7 if family == "random-429" else 3 if len(rows) > 12 else 2]
+            rows = [row for row in rows if not row.slow][:: STEPS.get(family, 3 if len(rows) > 12 else 2)]
     return [row for row in rows if re.search(pattern, row.name)]
 
 

@@ -100,24 +100,21 @@ def table(comparisons: Iterable[Comparison], names: Sequence[str]) -> list[Compa
 
 def summary(family: str, comparisons: Sequence[Comparison], name: str) -> str:
     """Return one line on a policy in a family: mean goodput or time ratio and the worst row, 429s, and trials lost."""
-    measured = [comparison.results[name] for comparison in comparisons]
-    parts: list[str] = []
     unlimited = [c for c in comparisons if c.row.trials is None and c.row.has_capacity]
     finite = [c for c in comparisons if c.row.trials is not None]
+    parts: list[str] = []
     if unlimited:
         lowest = min(unlimited, key=lambda c: c.goodput(name))
         mean = statistics.fmean(goodputs(unlimited, name))
-        parts.append(f"{mean:6.2f} %  lowest {lowest.goodput(name):5.1f} % of {len(unlimited)}: {lowest.row.name}")
+        parts.append(f"{mean:6.2f} %, lowest of {len(unlimited)} {lowest.goodput(name):.1f}: {lowest.row.name}")
     if finite:
         slowest = max(finite, key=lambda c: c.ratio(name))
-        mean = statistics.fmean(ratios(finite, name))
-        slower = sum(c.ratio(name) > MUCH_SLOWER for c in finite)
-        parts.append(
-            f"{mean:6.3f} x  highest {slowest.ratio(name):.2f} x, {slower} of {len(finite)} > {MUCH_SLOWER} x: {slowest.row.name}"
-        )
-    rate_limited = statistics.fmean(result.rate_limited for result in measured)
-    lost = sum(result.failed for result in measured)
-    return "\n".join(f"{family:<16}429s {rate_limited:5.1f} %  lost {lost:4.0f}  {part}" for part in parts)
+        mean, slower = statistics.fmean(ratios(finite, name)), sum(c.ratio(name) > MUCH_SLOWER for c in finite)
+        count = f"{slower} of {len(finite)} above {MUCH_SLOWER}"
+        parts.append(f"{mean:6.3f} x, {count}, highest {slowest.ratio(name):.2f}: {slowest.row.name}")
+    rate_limited = statistics.fmean(c.results[name].rate_limited for c in comparisons)
+    lost = sum(c.results[name].failed for c in comparisons)
+    return f"{family:<14} {rate_limited:5.1f} % 429s {lost:4.0f} lost " + f"\n{'':35}".join(parts)
 
 
 def goodputs(comparisons: Iterable[Comparison], name: str) -> list[float]:

@@ -254,7 +254,9 @@ class Server:
                 return self._hang(t, occupies=True)
             kind: Kind = "random_429" if poison.kind == "rate_limited" else poison.kind
             return Answer(kind, self._reply(trial, attempt), poison.retry_after)
-        limited = self._limit(t, trial, attempt) if self.endpoint.ban is None else self._ban(self.endpoint.ban, t, trial, attempt)
+        limited = (
+            self._limit(t, trial, attempt) if self.endpoint.ban is None else self._ban(self.endpoint.ban, t, trial, attempt)
+        )
         return limited or self._fail(t, trial, attempt)
 
     def _ban(self, ban: Ban, t: float, trial: int, attempt: int) -> Answer | None:

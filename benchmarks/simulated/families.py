@@ -9,7 +9,9 @@ import random
 from attrs import evolve
 
 from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Poison
+from benchmarks.simulated.episodes import EPISODES
 from benchmarks.simulated.finite import FINITE
+from benchmarks.simulated.provider_like import PROVIDER_LIKE
 from benchmarks.simulated.rows import Row
 
 UNLIMITED = Endpoint()
@@ -330,7 +332,6 @@ def _windows() -> list[Row]:
 
 
 FAMILIES: dict[str, list[Row]] = {
-    **FINITE,
     "scoring": _scoring(),
     "poisoned": _poisoned(),
     "random-429": _random_429(),
@@ -343,9 +344,12 @@ FAMILIES: dict[str, list[Row]] = {
     "overload": _overload(),
     "hung": _hung(),
     "retry-after": _retry_after(),
-    "tenants": _tenants(),
+    "tenants": [*_tenants(), *EPISODES["tenants"]],
     "knees": _knees(),
     "tokens": _tokens(),
     "windows": _windows(),
+    **{name: rows for name, rows in EPISODES.items() if name != "tenants"},
+    "provider-like": PROVIDER_LIKE,
+    **FINITE,
 }
 """Family → its rows. The ordinary endpoints (A-X, and random ones from a seed) are in `scenarios`."""

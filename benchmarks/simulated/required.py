@@ -9,6 +9,10 @@ from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS
 
 ORDINARY = ("lettered", "random")
+MEANS = {"tenants": 88.0, "bans": 75.0, "provider-like": 90.5}
+"""Family → required mean goodput, in percent."""
+NOT_ADVERSARIAL = (*ORDINARY, "bans", "cool-downs", "provider-like")
+"""Families that are not in the mean of the adversarial rows."""
 MAX_MUCH_SLOWER = 0.05
 """Part of the small runs that may take more than `MUCH_SLOWER` times as long as with a fixed limit."""
 
@@ -30,12 +34,14 @@ def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) ->
     """Check the figures of the families that were run; return the number of failures."""
     checks = Checks()
     print(f"\nrequired figures, seeds {', '.join(map(str, seeds))}")
-    adversarial = [c for name, comparisons in families.items() if name not in ORDINARY for c in comparisons]
+    adversarial = [c for name, comparisons in families.items() if name not in NOT_ADVERSARIAL for c in comparisons]
     ordinary = [c for name in ORDINARY for c in families.get(name, ())]
     if goodputs(adversarial, OURS):
         _adversarial(checks, adversarial)
     if ordinary:
         _ordinary(checks, ordinary)
+    for name, minimum in MEANS.items():
+        _mean(checks, name, families.get(name, ()), minimum)
     _fixed(checks, [comparison for comparisons in families.values() for comparison in comparisons])
     _times(checks, "random 429s", families.get("random-429", ()), 1.5)
     _times(checks, "judge of the same latency", [c for c in families.get("scoring", ()) if "same latency" in c.row.name], 1.2)
@@ -55,7 +61,7 @@ def _adversarial(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     """Check the unlimited rows of all families with a known capacity."""
     values = goodputs(comparisons, OURS)
     mean = statistics.fmean(values)
-    checks.check(f"adversarial: mean >= 90 % over {len(values)} unlimited rows", f"{mean:.1f} %", passed=mean >= 90)
+    checks.check(f"adversarial: mean >= 91 % over {len(values)} unlimited rows", f"{mean:.1f} %", passed=mean >= 91)
     low = sorted((c.goodput(OURS), c.row.name, c.seed) for c in comparisons if c.row.trials is None and c.row.has_capacity)
     worst = [entry for entry in low if entry[0] < 60] or low[:1]
     checks.check("adversarial: no row below 60 %", f"{len(worst) if worst[0][0] < 60 else 0} below", passed=worst[0][0] >= 60)
@@ -64,12 +70,25 @@ def _adversarial(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     print(f"      trials lost that the best fixed limit would not lose: {sum(c.lost() for c in comparisons):.0f}")
 
 
+def _mean(checks: Checks, family: str, comparisons: Sequence[Comparison], minimum: float) -> None:
+    """Check the mean goodput of a family, and print that of each group in it and of the policies that were run."""
+    values = goodputs(comparisons, OURS)
+    if not values:
+        return
+    mean = statistics.fmean(values)
+    checks.check(f"{family}: mean >= {minimum:g} % over {len(values)} rows", f"{mean:.1f} %", passed=mean >= minimum)
+    for group in sorted({c.row.group for c in comparisons} - {""}):
+        rows = [c for c in comparisons if c.row.group == group]
+        means = (f"{name} {statistics.fmean(goodputs(rows, name)):.1f}" for name in rows[0].results if goodputs(rows, name))
+        print(f"      {group}: {', '.join(means)} %")
+
+
 def _ordinary(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     """Check A-X and the random endpoints together."""
     mean = statistics.fmean(goodputs(comparisons, OURS))
     rate_limited = statistics.median(c.results[OURS].rate_limited for c in comparisons)
     lost = sum(c.lost() for c in comparisons)
-    checks.check(f"ordinary: mean >= 94 % over {len(comparisons)} rows", f"{mean:.1f} %", passed=mean >= 94)
+    checks.check(f"ordinary: mean >= 96 % over {len(comparisons)} rows", f"{mean:.1f} %", passed=mean >= 96)
     checks.check("ordinary: rate limited <= 1 % (median)", f"{rate_limited:.2f} %", passed=rate_limited <= 1)
     checks.check("ordinary: no trial lost that the best fixed limit would not lose", f"{lost:.0f} lost", passed=lost == 0)
 

@@ -6,14 +6,17 @@ row = FAMILIES["bursts"][0]
 print(measure(row, ours, seed=1))
 """
 
+import statistics
 from collections.abc import Callable
 from typing import Literal
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
+from benchmarks.simulated.altered import Provider
 from benchmarks.simulated.capacity import capacity
 from benchmarks.simulated.endpoint import TIMEOUT, Endpoint, Server
 from benchmarks.simulated.executor import Lane, Run, Tally, Timeline
+from benchmarks.simulated.limited import LimitedRun, Workload
 from benchmarks.simulated.rivals import Fixed
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.policy import Policy
@@ -35,7 +38,15 @@ class Row:
     """An endpoint and a workload."""
 
     name: str
-    endpoint: Endpoint
+    endpoint: Endpoint = field(factory=Endpoint)
+    provider: Callable[..., Provider] | None = None
+    """Takes `seed` and returns a provider, which serves the calls instead of the endpoint; nothing that it states is read but
+    Retry-After. Goodput is then the used share of its limits, at most 100 % in each half: a bucket that is full at the start
+    does not compensate for losses later."""
+    workload: Workload = field(factory=Workload)
+    """The calls to a provider."""
+    group: str = ""
+    """Rows of a family that also have a mean of their own."""
     slots: int = 100
     seconds: float = 600.0
     """Virtual time of an unlimited run."""
@@ -121,8 +132,38 @@ def simulate(row: Row, make: MakePolicy, seed: int, *, trace: bool = False) -> l
     return [run.tally for run in runs]
 
 
+def _measure_provider(row: Row, make: MakePolicy, seed: int) -> Result:
+    """Run a row with a provider."""
+    assert row.provider is not None
+    provider: Provider = row.provider(seed=seed)
+    timeline = Timeline()
+    run = LimitedRun(
+        timeline,
+        Lane(make(row), Server(row.endpoint, seed)),
+        seed,
+        row.timeout,
+        ahead=row.ahead,
+        provider=provider,
+        workload=row.workload,
+        reads_headers=False,
+    )
+    run.start()
+    timeline.run(row.seconds)
+    middle = row.seconds / 2
+    halves = [provider.used_share(0.0, middle), provider.used_share(middle, row.seconds)]
+    return Result(
+        completed=run.tally.completed,
+        goodput=100 * statistics.fmean(min(used, 1.0) for used in halves),
+        rate_limited=100 * provider.rejected / max(provider.accepted, 1),
+        unavailable=100 * run.tally.unavailable / max(provider.accepted, 1),
+        failed=run.tally.failed,
+    )
+
+
 def measure(row: Row, make: MakePolicy, seed: int = 0) -> Result:
     """Run a row with a policy."""
+    if row.provider is not None:
+        return _measure_provider(row, make, seed)
     tallies = simulate(row, make, seed)
     completed = sum(tally.completed for tally in tallies)
     percent = 100 / max(completed, 1)
