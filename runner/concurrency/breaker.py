@@ -4,8 +4,11 @@ During an outage every call would fail and cost its trial a retry. So only singl
 answered.
 
 The breaker opens after several failures since the last answered call, if they outnumber the calls that have been in flight for
-longer than failures take; sporadic errors do not open it. Failures of a trial that failed before, while calls that started
-later were answered, do not count: the trial may be the reason.
+longer than failures take. Sporadic errors do not open it.
+
+**An input that always fails is no outage.** A trial is the cause of its own failures if a call that was sent after its first
+failed one was answered; or if any call was answered since, and the trial has failed several times. Its failures do not count,
+and if too few others are left, the breaker closes. In an outage, where nothing is answered, no trial is a cause.
 """
 
 from typing import Final
@@ -18,10 +21,19 @@ from evaljournal.runner.concurrency.pace import PLATEAU_LONGEST
 from evaljournal.runner.concurrency.start import Start
 
 _OUTNUMBER_FACTOR: Final = 1.5
-"""Failures per call still in flight that open it, so that up to half of all calls may fail without opening it. With 3: +0.0."""
+"""Failures per call still in flight that open it, so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST: Final = 1.0
-"""Minimum seconds between two probes; otherwise a tenth of the outage so far, or a quarter if every call is rate limited. With
-3: +0.0."""
+"""Minimum seconds between two probes; otherwise a tenth of the outage so far, or a quarter if every call is rate limited."""
+
+
+@define
+class _FailedTrial:
+    """A trial that failed and was not answered since."""
+
+    first_start: int
+    t: float
+    """When it first failed."""
+    failures: int = 0
 
 
 @define(kw_only=True)
@@ -32,37 +44,44 @@ class Breaker:
     reason: str = ""
     """`unavailable`, `no_response`, or `all_rate_limited`: every call is rate limited at any pace."""
     outage_start: float = 0.0
-    """When the outage began."""
     next_probe: float = 0.0
-    """When the next probe may start."""
     barrier: int = 0
-    """The newest start when the breaker last opened or closed; failures up to it are not counted."""
-    failures: dict[int, float] = field(factory=dict[int, float])
-    """Failed starts that no answered start has followed, each with the time of its failure."""
-    suspects: dict[str, int] = field(factory=dict[str, int])
-    """Trials that failed and were not answered since, each with its first failed start."""
+    """Failures of starts up to this one are not counted, and answers to them do not end an outage."""
+    failures: dict[int, Start] = field(factory=dict[int, Start])
+    """Failed starts that no answered start has followed, whose trials are not the cause."""
+    failed_trials: dict[str, _FailedTrial] = field(factory=dict[str, _FailedTrial])
+    last_answered: int = 0
+    """The newest start that was answered."""
+    last_answer: float = 0.0
+    """When a call was last answered."""
 
-    def count(self, start: Start, t: float, *, last_answered: int, in_flight: int) -> bool:
-        """Count a failure; return whether there are enough. `last_answered` is the newest start that was answered."""
-        first_failure = self.suspects.setdefault(start.trial, start.order)
-        if start.order <= max(last_answered, self.barrier) or first_failure <= last_answered:
+    def is_cause(self, trial: str) -> bool:
+        """Return whether a trial is the cause of its own failures."""
+        failed = self.failed_trials.get(trial)
+        if failed is None:
             return False
-        self.failures[start.order] = t
+        return failed.first_start <= self.last_answered or (failed.t < self.last_answer and failed.failures >= SEVERAL)
+
+    def count(self, start: Start, t: float, *, in_flight: int) -> bool:
+        """Count a failure; return whether there are enough to open."""
+        failed = self.failed_trials.setdefault(start.trial, _FailedTrial(start.order, t))
+        failed.failures += 1
+        if start.order > max(self.last_answered, self.barrier) and not self.is_cause(start.trial):
+            self.failures[start.order] = start
         return len(self.failures) >= min(2 * MANY, max(SEVERAL, 2 * in_flight))
 
-    def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
+    def open_unless(self, survivors: int, t: float) -> str | None:
         """Open the breaker unless too many calls are in flight, or one was answered; return the evidence if it opens."""
         if len(self.failures) <= max(SEVERAL - 1, _OUTNUMBER_FACTOR * survivors):
             return None
-        first_failure_at = min(self.failures.values())
-        evidence = f"{len(self.failures)} calls failed in {t - first_failure_at:.1f} s, and none was answered"
-        self.begin("unavailable", first_failure_at, t, newest_start)
-        return evidence
+        first_start = min(start.t for start in self.failures.values())
+        # A call that was sent after the newest failed one shows that the endpoint is available, also if it is in flight now.
+        self.begin("unavailable", first_start, t, max(self.failures))
+        return f"{len(self.failures)} calls failed in {t - first_start:.1f} s, and none was answered"
 
     def begin(self, reason: str, outage_start: float, t: float, newest_start: int, *, probe_at: float | None = None) -> None:
         """Open the breaker: only probes may start."""
         self.open, self.reason, self.outage_start, self.barrier = True, reason, outage_start, newest_start
-        self.failures.clear()
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
     def record_probe(self, t: float) -> None:
@@ -76,13 +95,27 @@ class Breaker:
 
     def record_answer(self, start: Start, t: float, newest_start: int) -> str | None:
         """Record that a call was answered; return the evidence if that closes the breaker."""
-        self.suspects.pop(start.trial, None)
-        self.failures = {order: when for order, when in self.failures.items() if order > start.order}
-        if not self.open or start.order <= self.barrier:  # Calls that started before the outage do not count.
+        self.last_answered, self.last_answer = max(self.last_answered, start.order), t
+        self.failed_trials.pop(start.trial, None)
+        if self.open and start.order > self.barrier:
+            return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
+        return self.close_without_outage(newest_start) if self.failures else None
+
+    def close_without_outage(self, newest_start: int) -> str | None:
+        """Forget the failures that their trials have caused; close the breaker if too few are left, and return the evidence."""
+        self.failures = {
+            order: start
+            for order, start in self.failures.items()
+            if order > self.last_answered and not self.is_cause(start.trial)
+        }
+        if not self.open or self.reason != "unavailable" or len(self.failures) >= SEVERAL:
             return None
+        return self._close(newest_start, "only inputs fail that have failed while others were answered")
+
+    def _close(self, newest_start: int, evidence: str) -> str:
         self.open, self.barrier = False, newest_start
-        self.suspects.clear()  # The outage was the reason, unless they fail again while others are answered.
-        return f"call answered {t - self.outage_start:.0f} s after the outage began"
+        self.failures.clear()
+        return evidence
 
     def _gap(self, t: float) -> float:
         # Rate-limited probes may use up quota, so they are sent less often.

@@ -5,7 +5,6 @@ Everything that a policy uses is in the journal. An exception inside a policy ca
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -14,14 +13,22 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Decision, Policy, StartPermit, call_of, result_of
+from evaljournal.runner.concurrency.policy import (
+    STARTS,
+    CallEvent,
+    Change,
+    Decision,
+    Outcome,
+    Policy,
+    StartPermit,
+    call_of,
+    result_of,
+)
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask
 
 T = TypeVar("T")
 
-MAX_FREE_PROBES: Final = 3
-"""Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""
 RAISE_VARIABLE: Final = "EVALJOURNAL_RAISE_POLICY_ERRORS"
 """Environment variable of tests and benchmarks: an exception inside a policy is raised."""
 POLICY_FAILED: Final = f"{NOTE_PREFIX}policy_failed"
@@ -46,8 +53,10 @@ class KeyPolicy:
         self._patience = patience
         self._outage_since: float | None = None
         """When the first probe since the last success started."""
-        self._probes: Counter[str] = Counter()
-        """Trial or call → its probes since then."""
+        self._first_failures: dict[str, float] = {}
+        """Trial or call → when it first found the endpoint unavailable, since it was last answered."""
+        self._last_answer = float("-inf")
+        """When a call was last answered."""
         self.free_probes: set[str] = set()
         """Trials and calls whose last start was a probe that does not count against their retries."""
         self._in_flight: set[str] = set()
@@ -80,9 +89,7 @@ class KeyPolicy:
                 self._record_start(call, t, probe=event.probe)
         else:
             self._in_flight.discard(call)
-            if self._outage_since is not None and result_of(event).outcome == "succeeded":
-                self._outage_since = None
-                self._probes.clear()
+            self._record_end(call, result_of(event).outcome, t)
         return self._decide(lambda policy: policy.observe(event, t))
 
     def elapse(self, t: float) -> list[Change]:
@@ -123,13 +130,25 @@ class KeyPolicy:
         return evolve_fact(change, key=self._key)
 
     def _record_start(self, call: str, t: float, *, probe: bool) -> None:
-        if probe:
-            self._outage_since = t if self._outage_since is None else self._outage_since
-            self._probes[call] += 1
-        if probe and self._probes[call] <= MAX_FREE_PROBES and t - (self._outage_since or t) < self._patience:
+        """Decide whether a failure of this start will count against the retries of its trial.
+
+        A probe tests the endpoint, not the trial, so it does not count. But if others were answered since the trial first
+        failed, the trial is the cause, and it would probe for ever.
+        """
+        if probe and self._outage_since is None:
+            self._outage_since = t
+        is_cause = self._first_failures.get(call, t) < self._last_answer
+        if probe and not is_cause and t - (self._outage_since or t) < self._patience:
             self.free_probes.add(call)
         else:
             self.free_probes.discard(call)
+
+    def _record_end(self, call: str, outcome: Outcome, t: float) -> None:
+        if outcome in ("unavailable", "timed_out"):
+            self._first_failures.setdefault(call, t)
+        elif outcome not in ("rate_limited", "interrupted"):
+            self._last_answer, self._outage_since = t, None
+            self._first_failures.pop(call, None)
 
     def _call(self, function: Callable[[Policy], T]) -> T:
         """Call a function with the policy; if that raises an exception, again with the fixed limit that replaces it."""

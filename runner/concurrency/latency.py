@@ -3,7 +3,7 @@
 Attempts are grouped in the order of their starts, and a group is evaluated when nearly all of its attempts have ended. (In the
 order of ends the quick ones come first, and a growing load would look faster than it is.)
 
-A group that ran with clearly more or fewer attempts in flight is compared with the ones before. If the latency differs nearly
+A group that ran with clearly more or fewer attempts in flight is compared with the one before. If the latency differs nearly
 as much as the load, the higher load adds no throughput. An attempt that timed out counts with the time it took.
 """
 
@@ -15,20 +15,16 @@ from evaljournal.runner.concurrency.constants import MANY, SEVERAL, SMOOTHING, W
 from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, FIRST_LIMIT, OTHER_LOAD
 from evaljournal.runner.concurrency.start import Group, Start
 
-SMALL_PART: Final = 8
-"""One in this many does not matter: slow attempts that a group ignores, and slots by which a recorded limit may be too low.
-With 4: +0.8."""
-SAME: Final = 0.05
-"""Two loads are the same, and starts belong to the same wave, up to this difference, relative to a load or the mean latency.
-With 0.1: +0.3."""
+_SLOW_PART: Final = 8
+"""One in this many attempts of a group is not waited for."""
+_SAME: Final = 0.05
+"""Two loads are the same up to this difference."""
 _USUAL_LATENCY_GROWTH: Final = 1.002
-"""Growth of the usual latency per success that took longer. With 1.01, the limit of servers with about 10 workers grew until
-calls timed out: on 80 of them, 87 trials were lost instead of 3."""
+"""Growth of the usual latency per success that took longer: slowly, so that it is not that of an overloaded server soon."""
 _MAX_LATENCY_GROWTH: Final = 0.6
-"""Growth of latency per growth of load up to which a higher load still raises throughput noticeably. With 0.8: -0.0."""
+"""Growth of latency per growth of load up to which a higher load still raises throughput noticeably."""
 _DECISIVE_GROWTH: Final = 1.3
-"""If latency grew this many times as much as the load, one comparison is enough; otherwise, two in a row are needed. With 1.1:
--0.5."""
+"""If latency grew this many times as much as the load, one comparison is enough; otherwise, two in a row are needed."""
 
 
 @define
@@ -60,21 +56,17 @@ class LatencyBaseline:
     """Average latencies, and the load and latency that new groups are compared with."""
 
     mean: float | None = None
-    """Exponential moving average of the seconds of a success."""
+    """Running average of the seconds of a success."""
     usual_seconds: float | None = None
-    """The usual seconds of a success when the endpoint is quick."""
+    """The seconds of a success when the endpoint is quick."""
     group: Group | None = None
     """The group of the next start."""
-    load: float | None = None
-    """Baseline: attempts in flight, on average."""
-    seconds: float = 0.0
-    """Baseline: latency, on average."""
-    weight: int = 0
-    """Groups in the baseline."""
+    baseline: tuple[float, float] | None = None
+    """Load and latency that new groups are compared with."""
+    newest: tuple[float, float] = 0.0, 0.0
+    """Load and latency of the newest group."""
     slow_groups: int = 0
     """Groups in a row that were too slow for their load."""
-    latest_group: tuple[float, float] = 0.0, 0.0
-    """Load and latency of the newest group; 0 before the first."""
 
     def group_for_start(self, order: int, limit: int, last_lowered: int) -> Group:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
@@ -87,9 +79,9 @@ class LatencyBaseline:
     def record_success(self, elapsed: float) -> bool:
         """Update the averages; return whether the call was about as quick as usual."""
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
-        seconds = elapsed if self.usual_seconds is None else self.usual_seconds
-        self.usual_seconds = seconds + SMOOTHING * (elapsed - seconds) if elapsed < seconds else _USUAL_LATENCY_GROWTH * seconds
-        return elapsed <= SEVERAL * seconds
+        usual = elapsed if self.usual_seconds is None else self.usual_seconds
+        self.usual_seconds = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else _USUAL_LATENCY_GROWTH * usual
+        return elapsed <= SEVERAL * usual
 
     def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> LoadComparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.
@@ -103,47 +95,45 @@ class LatencyBaseline:
             group.size -= group is not self.group
         else:
             group.seconds += elapsed
-            group.load += start.wave.load
+            group.load += start.in_flight
             group.limit += start.limit
             group.samples += 1
         # If something other than the limit delayed starts, the load depended on the latency, not the other way round.
         if (
             group.is_evaluated
-            or group.samples < max(group.size - group.size // SMALL_PART, MANY)
+            or group.samples < max(group.size - group.size // _SLOW_PART, MANY)
             or group.first_start <= last_lowered
             or group.load < BUSY_SHARE * group.limit
         ):
             return None
         group.is_evaluated = True
-        return self._compare(group.load / group.samples, group.seconds / group.samples)
+        self.newest = group.load / group.samples, group.seconds / group.samples
+        return self._compare()
 
-    def _compare(self, load: float, seconds: float) -> LoadComparison | None:
-        """Compare a group with the baseline, or add it to the baseline."""
-        self.latest_group = (load, seconds)
-        old_load, old_seconds = self.load, self.seconds
-        if old_load is None:
+    def _compare(self) -> LoadComparison | None:
+        """Compare the newest group with the baseline; it is the new baseline if the load is the same."""
+        if self.baseline is None or self._is_same_load():
             self.restart()
             return None
-        if (1 + SAME) * old_load > load > old_load / (1 + SAME):
-            self.weight = min(self.weight + 1, 4)
-            self.load = old_load + (load - old_load) / self.weight
-            self.seconds = old_seconds + (seconds - old_seconds) / self.weight
-            return None
-        if OTHER_LOAD * old_load > load > old_load / OTHER_LOAD:
+        low, high = sorted((self.baseline, self.newest))
+        if OTHER_LOAD * low[0] > high[0]:
             return None  # Neither the same load nor clearly another one.
-        low, high = sorted(((old_load, old_seconds), (load, seconds)))
-        comparison = LoadComparison(*low, *high, newest_is_high=load > old_load)
+        comparison = LoadComparison(*low, *high, newest_is_high=high is self.newest)
         self.slow_groups = 0 if comparison.raises_throughput else self.slow_groups + 1
         if self.slow_groups == 1 and not comparison.is_decisive:
             return None  # Chance can make one group slow.
         self.slow_groups = 0
         return comparison
 
+    def _is_same_load(self) -> bool:
+        low, high = sorted((self.newest[0], self.newest[0] if self.baseline is None else self.baseline[0]))
+        return high < (1 + _SAME) * low
+
     def refresh(self) -> None:
-        """Make the newest group the baseline, before another load is tried, unless its load is that of the baseline."""
-        if self.load is not None and not self.load / (1 + SAME) < self.latest_group[0] < (1 + SAME) * self.load:
+        """Make the newest group the baseline, before another load is tried, unless there is none yet."""
+        if self.baseline is not None:
             self.restart()
 
     def restart(self) -> None:
         """Make the newest group the baseline."""
-        (self.load, self.seconds), self.weight = self.latest_group, 1
+        self.baseline = self.newest

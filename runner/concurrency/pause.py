@@ -14,8 +14,6 @@ class CurrentPause:
     """The current pause, if there is one."""
 
     event: IntakePaused | None = None
-    is_settling: bool = False
-    """Whether the pause only serves to see whether more 429s follow the first one."""
 
     def earliest_start(self, t: float) -> float:
         """Return the earliest time at or after `t` at which an attempt may start."""
@@ -27,24 +25,11 @@ class CurrentPause:
         limit_text = "" if wait == seconds else f", limited to {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limit_text}")
 
-    def settle(self, t: float, wait: float) -> list[PolicyEvent]:
-        """Pause until no 429 came for `wait` seconds, to see whether others follow the first.
-
-        Each further 429 may extend the pause; only its beginning and its end are recorded.
-        """
-        if not self.is_settling and self.earliest_start(t) >= t + wait:
-            return []
-        end = self.earliest_start(t + wait)
-        pause = IntakePaused(until=end, reason="rate_limited", evidence="first 429 for a while; waiting for others")
-        changes: list[PolicyEvent] = [] if self.is_settling else [pause]
-        self.event, self.is_settling = pause, True
-        return changes
-
     def begin(self, t: float, end: float, reason: str, evidence: str) -> list[PolicyEvent]:
         """Pause until `end`, unless a longer pause is in force."""
         if end <= t or (self.event is not None and end <= self.event.until):
             return []
-        self.event, self.is_settling = IntakePaused(until=end, reason=reason, evidence=evidence), False
+        self.event = IntakePaused(until=end, reason=reason, evidence=evidence)
         return [self.event]
 
     def end(self, t: float) -> list[PolicyEvent]:
@@ -52,5 +37,5 @@ class CurrentPause:
         pause = self.event
         if pause is None or t < pause.until:
             return []
-        self.event, self.is_settling = None, False
+        self.event = None
         return [IntakeResumed(reason=pause.reason, evidence="pause over")]
