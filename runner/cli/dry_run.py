@@ -21,7 +21,7 @@ from evaljournal.runner.cli.terminal.display import open_run, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Trials
 from evaljournal.runner.data.to_json import to_json
-from evaljournal.runner.definition.limits import describe_limits
+from evaljournal.runner.definition.limits import describe_limits, ignores_headers
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.plan import SelectedTrials
 from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots
@@ -356,9 +356,11 @@ def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, sh
     """Yield the limits, the scorers, the gates and when the run stops."""
     timeout = "none" if settings.timeout is None else duration(settings.timeout)
     yield f"at most {plural(slots, 'slot')}{_slot_scope(selection.keys)} ({settings.policy}), timeout {timeout}"
-    if settings.limits:
+    if declared := describe_limits(settings.limits):
         division = f", divided by {shards:,} shards" if shards > 1 else ""
-        yield f"rate limits: at most {printable(describe_limits(settings.limits), 1_000)}{division}"
+        yield f"rate limits: at most {printable(declared, 1_000)}{division}"
+    if ignores_headers(settings.limits):
+        yield "rate limits in the headers of replies are ignored"
     yield f"scorers: {', '.join(selection.evaluation.scorers) or 'none'}"
     if settings.fail_under:
         yield f"gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass"

@@ -1,4 +1,4 @@
-"""Declared rate limits as the user writes them, and the values that apply to a model."""
+"""Declared rate limits as the user writes them, the values that apply to a model, and whether headers of replies count."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,11 @@ from evaljournal.runner.suggest import suggest
 from evaljournal.runner.tasks.dialects import split_model
 
 LimitsValue = Mapping[str, Any] | None
-"""Limits as a user may write them: `{"rpm": 500, "gpt-5.6-luna": {"rpm": 100}}`, or `{"rpm": ["500", "gpt-5.6-luna=100"]}`."""
+"""Limits as a user may write them: `{"rpm": 500, "gpt-5.6-luna": {"rpm": 100}}`, or `{"rpm": ["500", "gpt-5.6-luna=100"]}`;
+with `{"headers": "ignore"}`, only these apply."""
+_HEADERS: Final = "headers"
+HEADER_MODES: Final = ("read", "ignore")
+"""Whether the limits in the headers of replies apply; the first is the default."""
 _EXAMPLE: Final = "{'MODEL': {'rpm': 500}}"
 _ORDER: Final = list(DECLARED)
 _Sizes = dict[tuple[str, str], float]
@@ -46,19 +50,35 @@ def parse_limits(value: LimitsValue, base: LimitsValue = None) -> Mapping[str, A
             (limits.setdefault(model, {}) if model else limits)[name] = size
         elif model and sizes.get(("", name), math.inf) < math.inf:
             limits.setdefault(model, {})[name] = OFF
-    return limits or None
+    return limits | _parse_headers(value, base or {}) or None
+
+
+def _parse_headers(value: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    mode = value.get(_HEADERS, base.get(_HEADERS, "read"))
+    if mode in HEADER_MODES:
+        return {_HEADERS: mode} if mode != "read" else {}
+    if isinstance(mode, Mapping):
+        return {}  # A model of this name.
+    raise UsageError(f"must be {' or '.join(map(repr, HEADER_MODES))}", setting="limits.headers", value=mode)
+
+
+def ignores_headers(limits: LimitsValue) -> bool:
+    """Return whether the rate limits in the headers of replies do not apply."""
+    return (limits or {}).get(_HEADERS) == "ignore"
 
 
 def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield the model (empty: all), the name and the amount of each limit as it is written."""
     for name, item in value.items():
         is_model = isinstance(item, Mapping)
+        if name == _HEADERS and not is_model:
+            continue
         names = cast("Mapping[str, Any]", item) if is_model else {name: item}
         if not item and isinstance(item, Mapping | list | tuple):
             raise UsageError(f"limits: {name!r} has no value; write {_EXAMPLE if is_model else {name: 500}}, or omit it")
         for limit, amounts in names.items():
             if limit not in DECLARED:
-                hint = suggest(str(limit), DECLARED) or f"; use {', '.join(DECLARED)}, of one model {_EXAMPLE}"
+                hint = suggest(str(limit), [*DECLARED, _HEADERS]) or f"; use {', '.join(DECLARED)}, of one model {_EXAMPLE}"
                 raise UsageError(f"limits: unknown limit {limit!r}{hint}")
             for amount in amounts if isinstance(amounts, list | tuple) and not is_model else [amounts]:
                 model, separator, text = amount.rpartition("=") if isinstance(amount, str) else ("", "", amount)

@@ -143,7 +143,7 @@ class Settings(Selection):
     """Rate limits that you know: `{"rpm": 500, "tpm": "200k"}`, for every model; `{"gpt-5.6-luna": {"rpm": 100}}` for one.
     Names: `rpm`, `tpm`, `itpm`, `otpm` (requests, tokens, input and output tokens per minute) and `rpd` (requests per day).
     Calls start no faster, also those that an agent makes inside an attempt; `--shard K/N` divides them by N. Limits that
-    replies advertise are read without this."""
+    replies advertise are read without this; `{"headers": "ignore"}` ignores them, if a proxy sends wrong ones."""
     grace: float = field(
         default=5.0,
         converter=as_float,

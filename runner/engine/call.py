@@ -13,7 +13,7 @@ import trio
 from evaljournal.journal.fact import fact
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.runner.concurrency.limits import AdmittedCall
-from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
+from evaljournal.runner.engine.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
 from evaljournal.runner.engine.recorder import RunLoop, Timer
 from evaljournal.runner.engine.trial_work import TrialWork
 from evaljournal.runner.http.address import rate_limit_identity
@@ -243,7 +243,8 @@ class AttemptCalls:
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
         """Read the limits in the head of the reply to a call."""
-        if (call := self._calls.get(step)) is not None and any("ratelimit" in name for name in headers):
+        is_read = status == TOO_MANY_REQUESTS or any("ratelimit" in name for name in headers)
+        if is_read and (call := self._calls.get(step)) is not None:
             limits, admitted = call
             self._loop.call(limits.read, admitted, status, headers)
 

@@ -15,6 +15,7 @@ from evaljournal.journal.errors import JournalError, SegmentLost
 from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.workers import WORKER_ENDED
+from evaljournal.runner.definition.limits import ignores_headers
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
@@ -74,6 +75,7 @@ class TrialExecutor:
             recorder.clock.wall,
             plan.declared_limits,
             lambda key: recorder.state.known_limits.recent_needs(key, self._now()),
+            reads_headers=not ignores_headers(settings.limits),
         )
         self.scheduler = Scheduler(
             recorder,

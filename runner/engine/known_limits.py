@@ -17,7 +17,7 @@ from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.tasks.call_size import CallSize
 
-_TOO_MANY_REQUESTS: Final = 429
+TOO_MANY_REQUESTS: Final = 429
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
 _shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()
@@ -52,6 +52,7 @@ class KeyLimits:
     limits: Limits
     """Shared with the other runs of this process."""
     _host: str
+    _reads_headers: bool
     _record: Callable[[RateLimitSeen], object]
     _wall: Callable[[], float]
     now: Callable[[], float] = attrs.field(init=False, factory=shared_clock)
@@ -86,10 +87,11 @@ class KeyLimits:
             )
 
     def read(self, call: AdmittedCall, status: int, headers: Mapping[str, str]) -> None:
-        """Read the limits in the headers of the reply to a call."""
-        advertised = advertised_limits(headers, self._wall(), self._host)
-        if advertised:
-            for seen in self.limits.read(call, advertised, self.now(), is_429=status == _TOO_MANY_REQUESTS):
+        """Read the limits in the headers of the reply to a call; a 429 counts without any, too."""
+        advertised = advertised_limits(headers, self._wall(), self._host) if self._reads_headers else []
+        is_429 = status == TOO_MANY_REQUESTS
+        if advertised or is_429:
+            for seen in self.limits.read(call, advertised, self.now(), is_429=is_429):
                 self._record(evolve_fact(seen, key=self.key))
 
 
@@ -102,11 +104,15 @@ class KnownLimits:
         wall: Callable[[], float],
         declared: Callable[[str], Mapping[str, float]],
         recent_needs: Callable[[str], Iterable[tuple[float, Mapping[str, float]]]],
+        *,
+        reads_headers: bool = True,
     ) -> None:
         """`declared` returns the declared limits of a model.
 
-        `recent_needs` returns the recorded needs of a key, each with the seconds since.
+        `recent_needs` returns the recorded needs of a key, each with the seconds since. Without `reads_headers`, only
+        declared limits apply.
         """
+        self._reads_headers = reads_headers
         self._record = record
         self._wall = wall
         self._declared = declared
@@ -121,7 +127,9 @@ class KnownLimits:
         """Return the limits of an endpoint, API key and model (`identity`), which may contain a secret; `key` is their name."""
         limits = self._by_identity.get(identity)
         if limits is None:
-            limits = KeyLimits(key, shared_limits(identity, host), host, self._record, self._wall)
+            # A run that ignores headers does not share the limits that others read in them.
+            shared = shared_limits(identity if self._reads_headers else (identity, "declared"), host)
+            limits = KeyLimits(key, shared, host, self._reads_headers, self._record, self._wall)
             self._by_identity[identity] = limits
             now = limits.now()
             for seen in limits.limits.declare(self._declared(model), now):

@@ -40,6 +40,9 @@ URL = "http://localhost:9/v1"
         ({"m": {"rpm": 100}, "rpm": 500}, {"rpm": 500.0, "m": {"rpm": 100.0}}),
         ({"rpm": ["500", "m=100", "llama=3=7"]}, {"rpm": 500.0, "llama=3": {"rpm": 7.0}, "m": {"rpm": 100.0}}),
         ({"rpm": None, "tpm": "none"}, None),
+        ({"headers": "ignore"}, {"headers": "ignore"}),
+        ({"headers": "read", "rpm": 5}, {"rpm": 5.0}),
+        ({"headers": {"rpm": 5}}, {"headers": {"rpm": 5.0}}),
         ({"rpm": ["500", "m=none"], "m": {"tpm": None}}, {"rpm": 500.0, "m": {"rpm": "none"}}),
     ],
 )
@@ -70,6 +73,8 @@ def test_forms(value: Any, limits: Any) -> None:
         ({"rpm": 10**400}, f"limits.rpm={10**400}: must be at most 1,000,000,000,000"),
         ({"m": {}}, "limits: 'm' has no value; write {'MODEL': {'rpm': 500}}, or omit it"),
         ({"rpm": []}, "limits: 'rpm' has no value; write {'rpm': 500}, or omit it"),
+        ({"headers": "no"}, "limits.headers='no': must be 'read' or 'ignore'"),
+        ({"header": "ignore"}, "limits: unknown limit 'header'; did you mean 'headers'?"),
         (500, "limits=500: must map names of limits to numbers, such as {'rpm': 500}"),
     ],
 )
@@ -122,6 +127,15 @@ def test_later_values_replace_earlier_ones() -> None:
     assert {"rpm": 500.0, "tpm": 2_000.0, "m": {"tpm": 3_000.0}} == settings.limits
     assert {"tpm": 2_000.0, "m": {"tpm": 3_000.0}} == later_settings.limits
     assert effective_settings(own_settings, {}, recorded_settings)[0] == settings
+
+
+def test_ignored_headers_stay_ignored() -> None:
+    """A later session ignores headers, too, until it says otherwise; the declared limits stay."""
+    limits = parse_limits({"headers": "ignore", "rpm": 5})
+
+    assert {"headers": "ignore", "rpm": 7.0} == parse_limits({"rpm": 7}, limits)
+    assert {"rpm": 5.0} == parse_limits({"headers": "read"}, limits) == declared_limits(limits)
+    assert "5 requests per minute" == describe_limits(limits)
 
 
 def test_only_declared_limits_are_recorded() -> None:
@@ -225,6 +239,16 @@ def test_dry_run(tmp_path: Path) -> None:
     ) in result.stdout
 
 
+@pytest.mark.parametrize(("options", "config"), [([], '[limits]\nheaders = "ignore"'), (["--limit-headers", "ignore"], "")])
+def test_headers_can_be_ignored(tmp_path: Path, options: list[str], config: str) -> None:
+    """A file or an option can say that a proxy sends wrong headers."""
+    result = dry_run(tmp_path, *options, config=config)
+
+    assert (0, True) == (result.exit_code, "  rate limits in the headers of replies are ignored\n" in result.stdout), (
+        result.output
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "config", "message"),
     [
@@ -235,6 +259,7 @@ def test_dry_run(tmp_path: Path) -> None:
         ([], "[limits]\nrpm = true", "eval.toml: rpm = True: must be a number above 0"),
         ([], "[limits]\nrpms = 5", "eval.toml: [limits]: unknown limit 'rpms'; did you mean 'rpm'?"),
         ([], "rpm = 5\n[limits]\nrpm = 5", "eval.toml: rpm is set twice, also in [limits]"),
+        ([], "[limits]\nheaders = 5", "eval.toml: limit-headers = 5: '5' is not one of 'read', 'ignore'"),
         ([], "limits = 5", "eval.toml: write limits as a table [limits]"),
     ],
 )

@@ -61,6 +61,14 @@ def test_a_chat_model_follows_advertised_limits(path: Path, provider: type[Serve
     assert verify(path).ok
 
 
+def test_headers_are_ignored(path: Path) -> None:
+    """With `headers: ignore`, limits in replies do not apply, and none is recorded."""
+    with serving(limited(OpenAI)) as served:
+        run_real(define_real(chat_of(OpenAI, served), CASES[:4], slots=4, limits={"headers": "ignore"}), path)
+    assert [] == events(path, RateLimitSeen)
+    assert all(start.need is None for start in events(path, AttemptStarted))
+
+
 def test_a_chat_model_follows_declared_limits(path: Path) -> None:
     """Without headers, starts follow the limits that the user declares."""
     with serving(unlimited) as served:

@@ -35,16 +35,20 @@ def setting_values(table: Mapping[str, Any], command: click.Command, path: Path)
     return _values(table, {option.key: option for option in OPTIONS if is_setting(option, experiment=True)}, command, path)
 
 
-def _limit_options(limits: Any, table: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
+def _limit_options(limits: Any, table: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the table `[limits]`, with a table for each model that has its own, as the options of the same names."""
     if not isinstance(limits, dict):
         raise UsageError("write limits as a table [limits]", path=path)
-    options: dict[str, list[Any]] = {}
+    options: dict[str, Any] = {}
     for name, item in cast("dict[str, Any]", limits).items():
         is_model = isinstance(item, dict)
+        if name == "headers" and not is_model:
+            options["limit-headers"] = item
+            continue
         for limit, amount in (cast("dict[str, Any]", item) if is_model else {name: item}).items():
             if limit not in DECLARED:
-                raise UsageError(f"[limits]: unknown limit {limit!r}{suggest(limit, DECLARED)}", path=path)
+                hint = suggest(limit, [*DECLARED, "headers"])
+                raise UsageError(f"[limits]: unknown limit {limit!r}{hint}", path=path)
             if limit in table:
                 raise UsageError(f"{limit} is set twice, also in [limits]", path=path)
             options.setdefault(limit, []).append(f"{name}={amount}" if is_model else amount)

@@ -14,6 +14,7 @@ import click
 from evaljournal.runner import scorers
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.limits import HEADER_MODES
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
@@ -350,6 +351,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             )
         ),
         Option(
+            "--limit-headers MODE",
+            "Rate limits in the headers of replies: 'read' or 'ignore', if a proxy sends wrong ones.",
+            "limits.headers",
+            '"ignore"',
+            default="read",
+            type=click.Choice(HEADER_MODES),
+        ),
+        Option(
             "--batch/--no-batch",
             "Send the calls of chat models and judges in batches of the provider: half the price, results within 24 hours; "
             "`resume` collects them.",
@@ -470,7 +479,7 @@ nan skip shuffle seed method error-path done-path idempotency-header connect-tim
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
-delimiter verbose on-declined on-truncated itpm otpm rpd batch-fallback batch-tokens batch-poll leave
+delimiter verbose on-declined on-truncated itpm otpm rpd limit-headers batch-fallback batch-tokens batch-poll leave
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
