@@ -136,6 +136,12 @@ def rewrite(**values: Callable[[float], float]) -> Alter:
     return alter
 
 
+def replaced(**values: str) -> Alter:
+    """Return a function that sets rate-limit headers of every reply; `-` is written as `_`."""
+    texts = {name.replace("_", "-"): text for name, text in values.items()}
+    return lambda reply, _, __: evolve(reply, headers={**reply.headers, **texts})
+
+
 @define(eq=False)
 class Constant:
     """Headers that never change: those of the first reply."""

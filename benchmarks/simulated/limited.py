@@ -24,6 +24,8 @@ from evaljournal.runner.tasks.call_size import CallSize
 _INPUT, _OUTPUT, _CHARACTERS, _THERE, _BACK = range(30, 35)
 MIN_WAIT = 0.001
 """Seconds between two checks of the limits: what an event loop resolves."""
+GIVE_UP = 1.0
+"""Seconds of an attempt that fails before its call is sent: without any, a run in which all fail would not end."""
 EPOCH = 1_793_491_200.0
 
 
@@ -170,9 +172,17 @@ class LimitedRun(Run):
     def _make_call(self, attempt: _Attempt) -> None:
         timeline, request = self.timeline, self._request(attempt.trial)
         attempt.request = request
+        if self.limits is not None and self.limits.impossible(_size(request)) is not None:
+            attempt.trial.errors = ERRORS
+            timeline.at(timeline.now + GIVE_UP, self._give_up, attempt)
+            return
         if self.limits is not None:
             attempt.admitted = self.limits.start(_size(request), timeline.now)
         timeline.at(timeline.now + self._travel(request, _THERE), self._arrive, attempt)
+
+    def _give_up(self, attempt: _Attempt) -> None:
+        """Fail an attempt whose request can never be sent."""
+        self._end(attempt, Answer("error", 0.0))
 
     def _arrive(self, attempt: _Attempt) -> None:
         assert attempt.request is not None

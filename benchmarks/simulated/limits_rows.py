@@ -18,7 +18,7 @@ from benchmarks.simulated.endpoint import Server as SimulatedEndpoint
 from benchmarks.simulated.executor import Lane, Timeline
 from benchmarks.simulated.limited import LimitedRun, Workload
 from benchmarks.simulated.meter import DAY, Limit
-from benchmarks.simulated.providers import Anthropic, Azure, Gemini, Groq, OpenAI, Server, per_minute
+from benchmarks.simulated.providers import Anthropic, Azure, Gemini, Groq, Mistral, OpenAI, Server, per_minute
 from evaljournal.runner.concurrency.limits import Limits
 from evaljournal.runner.concurrency.policy import Policy
 
@@ -156,6 +156,10 @@ def _varying(seed: int) -> Curve:
     return Curve(tuple((10.0 * k, 0.25 + 0.5 * chance.random()) for k in range(60)))
 
 
+BURSTS = Curve(((0.0, 0.0), (100.0, 6.0), (115.0, 0.0), (400.0, 6.0), (415.0, 0.0)))
+"""Another tenant that uses nothing, except for two bursts, each of which empties a bucket of a minute."""
+
+
 def _shared(server: type[Server], limits: tuple[Limit, ...], **options: object) -> MakeProvider:
     return lambda seed: server(limits=limits, seed=seed, others=_varying(seed), **options)  # type: ignore[arg-type]
 
@@ -175,6 +179,9 @@ TWO = per_minute(requests=500, tokens=200_000)
 REQUESTS = per_minute(requests=600, tokens=2_000_000)
 PER_SECOND = Limit(kind="requests", amount=600, holds=10, is_advertised=False)
 """600 per minute, enforced as 10 per second."""
+ONE_PER_SECOND = Limit(kind="requests", amount=60, holds=1)
+"""60 per minute, enforced as one per second."""
+MISTRAL = Limit(kind="tokens", amount=500_000, period=60.0, phase=25.0)
 GROQ = (
     Limit(kind="requests", amount=14_400, window=DAY),
     Limit(kind="requests", amount=1000, is_advertised=False),
@@ -244,6 +251,33 @@ def _advertised() -> list[LimitsRow]:
     ]
 
 
+def _small() -> list[LimitsRow]:
+    """Buckets that hold less than a minute's worth, sliding windows, and Mistral's fixed ones."""
+    row = partial(LimitsRow, required=Required(rate_limited=1.0, used=92.0, first_minute=0.0))
+    second = partial(LimitsRow, required=Required(rate_limited=1.0, used=88.0, first_minute=0.0))
+    sliding = partial(LimitsRow, required=Required(rate_limited=1.0, used=80.0, first_minute=0.0))
+    requests = Limit(kind="requests", amount=600)
+    rejected = (MISTRAL, Limit(kind="requests", amount=600, holds=10, is_advertised=False))
+    return [
+        second(name="bucket of 1 s", provider=_make(OpenAI, (evolve(requests, holds=10),))),
+        second(name="bucket of 1 s, at admission", provider=_make(OpenAI, (evolve(requests, holds=10),), **ADMISSION)),
+        second(name="bucket of 1 s, unknown host", provider=_make(UnknownHost, (evolve(requests, holds=10),))),
+        second(name="bucket of 1 s, 60 requests", provider=_make(OpenAI, (ONE_PER_SECOND,))),
+        row(name="bucket of 10 s", provider=_make(OpenAI, (evolve(requests, holds=100),))),
+        row(name="bucket of 10 s, at admission", provider=_make(OpenAI, (evolve(requests, holds=100),), **ADMISSION)),
+        row(name="bucket of 10 s, tokens", provider=_make(OpenAI, (Limit(kind="tokens", amount=300_000, holds=50_000),))),
+        sliding(name="sliding window", provider=_make(OpenAI, (evolve(requests, is_sliding=True),))),
+        sliding(name="sliding window, at admission", provider=_make(OpenAI, (evolve(requests, is_sliding=True),), **ADMISSION)),
+        row(name="Mistral, windows of a minute", provider=_make(Mistral, (MISTRAL,))),
+        row(name="Mistral, at admission", provider=_make(Mistral, (evolve(MISTRAL, phase=50.0),), **ADMISSION)),
+        row(name="Mistral, requests per second", provider=_make(Mistral, rejected)),
+        row(name="Mistral, 100-8,000 tokens", provider=_make(Mistral, (MISTRAL,)), workload=WIDE),
+        row(name="nearly empty at the start", provider=_make(OpenAI, REQUESTS, initial=0.01), seconds=40.0),
+        row(name="nearly empty, tokens", provider=_make(OpenAI, TWO, initial=0.02), seconds=120.0),
+        row(name="nearly empty, at admission", provider=_make(OpenAI, REQUESTS, initial=0.01, **ADMISSION), seconds=40.0),
+    ]
+
+
 def _anthropic() -> list[LimitsRow]:
     """Anthropic: times of whole seconds, rounded tokens, acceleration limits."""
     required = Required(first_minute=75.0)
@@ -287,6 +321,18 @@ def _declared() -> list[LimitsRow]:
             provider=_make(OpenAI, per_minute(requests=60, tokens=1_000_000)),
             declared={"rpm": 60},
             seconds=600.0,
+        ),
+        requests(
+            name="declared 60 rpm, enforced per second",
+            provider=_make(OpenAI, (ONE_PER_SECOND,)),
+            declared={"rpm": 60},
+            required=Required(rate_limited=1.0, used=92.0, first_minute=0.0),
+        ),
+        requests(
+            name="declared 30 rpm, enforced per 2 s",
+            provider=_make(OpenAI, (evolve(ONE_PER_SECOND, amount=30),)),
+            declared={"rpm": 30},
+            required=Required(rate_limited=1.0, used=92.0, first_minute=0.0),
         ),
         tokens(name="declared 200k tpm, OpenAI", provider=_make(OpenAI, TWO), declared={"rpm": 500, "tpm": 200_000}),
         tokens(name="declared 300k tpm, Groq", provider=_make(Groq, GROQ), declared={"tpm": 300_000}),
@@ -378,6 +424,20 @@ def _others() -> list[LimitsRow]:
             provider=_shared(Azure, (_window("requests", 100, 10.0), _window("tokens", 3_000_000, 60.0))),
             required=None,  # What remains of a window does not say when the next begins.
         ),
+        row(name="two bursts, 600 requests", provider=_make(OpenAI, REQUESTS, others=BURSTS), required=tenant),
+        row(name="two bursts, 200k tokens", provider=_make(OpenAI, TWO, others=BURSTS), required=tenant),
+        row(
+            name="two bursts, enforced per second",
+            provider=_make(OpenAI, (*REQUESTS, PER_SECOND), others=BURSTS),
+            required=tenant,
+        ),
+        row(
+            name="two bursts, declared",
+            provider=_make(OpenAI, REQUESTS, others=BURSTS),
+            known="declared",
+            declared={"rpm": 600},
+            required=tenant,
+        ),
         row(name="four processes, 600 requests", provider=_make(OpenAI, REQUESTS), runs=4, required=four),
         row(name="four processes, 200k tokens", provider=_make(OpenAI, TWO), runs=4, required=four),
         row(name="four processes, at admission", provider=_make(OpenAI, TWO, **ADMISSION), runs=4, required=four),
@@ -418,8 +478,12 @@ def _bans() -> list[LimitsRow]:
 
 
 def _wrong() -> list[LimitsRow]:
-    """Headers that are wrong, missing or late; a gateway. Only shown: a run must not stall or flood the provider."""
+    """Headers that are wrong, missing or late; a gateway. Most are only shown: a run must not stall or flood the provider."""
     row = partial(LimitsRow, required=None)
+    refuted = partial(LimitsRow, required=Required(rate_limited=10.0, used=80.0, first_minute=0.0))
+
+    def set_to(server: type[Server], limits: tuple[Limit, ...], **headers: str) -> MakeProvider:
+        return _altered(_make(server, limits), lambda: altered.replaced(**headers))
 
     def rewritten(**values: Callable[[float], float]) -> MakeProvider:
         return _altered(_make(OpenAI, REQUESTS), lambda: altered.rewrite(**values))
@@ -432,7 +496,34 @@ def _wrong() -> list[LimitsRow]:
 
     return [
         row(name="headers never change", provider=_altered(_make(OpenAI, REQUESTS), altered.Constant)),
-        row(name="remaining is always 0", provider=rewritten(remaining=lambda _: 0)),
+        row(
+            name="remaining is always 0",
+            provider=rewritten(remaining=lambda _: 0),
+            required=Required(rate_limited=1.0, used=50.0, first_minute=0.0),  # The resets allow more.
+        ),
+        refuted(
+            name="remaining is always 0 of 100, for a day",
+            provider=set_to(
+                OpenAI,
+                REQUESTS,
+                x_ratelimit_limit_requests="100",
+                x_ratelimit_remaining_requests="0",
+                x_ratelimit_reset_requests="24h0m0s",
+            ),
+        ),
+        refuted(
+            name="a limit of 2 tokens",
+            provider=set_to(OpenAI, REQUESTS, x_ratelimit_limit_tokens="2", x_ratelimit_remaining_tokens="1"),
+        ),
+        refuted(
+            name="a renewal period of 27,777 hours",
+            provider=set_to(
+                Azure,
+                (_window("requests", 100, 10.0),),
+                x_ratelimit_limit_requests="20",
+                x_ratelimit_renewalperiod_requests="100000000",
+            ),
+        ),
         row(name="limits are huge", provider=rewritten(limit=lambda _: 1e12, remaining=lambda _: 1e12 - 1)),
         row(name="limits are a tenth", provider=rewritten(limit=lambda n: n / 10, remaining=lambda n: n / 10)),
         row(
@@ -452,6 +543,7 @@ def _wrong() -> list[LimitsRow]:
 
 LIMITS_ROWS: dict[str, list[LimitsRow]] = {
     "advertised": _advertised(),
+    "small": _small(),
     "Anthropic": _anthropic(),
     "declared": _declared(),
     "sizes": _sizes(),

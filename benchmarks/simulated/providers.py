@@ -1,4 +1,4 @@
-"""Servers with the rate limits of OpenAI, Azure, Groq, Anthropic and Gemini: what they count, when, and how they state it.
+"""Servers with the rate limits of OpenAI, Azure, Groq, Mistral, Anthropic and Gemini: what they count, when, how they state it.
 
 `start(t, request)` is the moment at which a request arrives, `finish(t, call)` that at which its reply leaves; both are pure
 and take seconds since the start, which never decrease. They run in the simulation and behind HTTP
@@ -94,6 +94,8 @@ class Server:
     headers_at: Literal["admission", "reply"] = "reply"
     others: Curve | None = None
     """Share of every limit that another tenant uses."""
+    initial: float = 1.0
+    """Share of every limit that is left at the start."""
     quota: int | None = None
     """Calls until a quota of the day, or of the spend, is used up."""
     epoch: float = 1_793_491_200.0
@@ -111,8 +113,8 @@ class Server:
     """Whether a rejected call takes what is left."""
 
     def __attrs_post_init__(self) -> None:
-        """Start with full buckets."""
-        self.meters = [Meter(limit, self.others) for limit in self.limits]
+        """Start with what is left of each limit."""
+        self.meters = [Meter(limit, self.others, self.initial) for limit in self.limits]
 
     def start(self, t: float, request: Request) -> Call:
         """Admit or reject a request that arrives at `t`."""
@@ -321,6 +323,25 @@ class Groq(OpenAI):
         """Return a 413."""
         reply = super().too_large(t, request)
         return Reply(status=413, headers=reply.headers, error=reply.error)
+
+
+class Mistral(Groq):
+    """`x-ratelimitbysize-*`: tokens in fixed windows of a minute, with the whole seconds until the next one begins.
+
+    Requests per second are limited, too, but not advertised.
+    """
+
+    host = "api.mistral.ai"
+
+    def headers(self, t: float) -> dict[str, str]:
+        """Return limit, remaining and reset of the tokens."""
+        values = {"date": http_date(self.epoch + t)}
+        for meter in self.meters:
+            if meter.limit.is_advertised:
+                values["x-ratelimitbysize-limit-minute"] = f"{meter.limit.amount:.0f}"
+                values["x-ratelimitbysize-remaining-minute"] = str(meter.remaining)
+                values["ratelimitbysize-reset"] = str(math.ceil(meter.seconds_until(meter.limit.size)))
+        return values
 
 
 @define(eq=False, kw_only=True)

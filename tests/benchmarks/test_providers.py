@@ -11,7 +11,7 @@ from benchmarks._provider_server import Served, serving
 from benchmarks.simulated.endpoint import Curve
 from benchmarks.simulated.formats import duration
 from benchmarks.simulated.meter import DAY, Limit, Meter
-from benchmarks.simulated.providers import Anthropic, Azure, Gemini, Groq, OpenAI, Reply, Request, Server, per_minute
+from benchmarks.simulated.providers import Anthropic, Azure, Gemini, Groq, Mistral, OpenAI, Reply, Request, Server, per_minute
 
 
 def request(number: int = 1, *, tokens: int = 1000, output: int = 100, max_tokens: int | None = 500) -> Request:
@@ -66,6 +66,26 @@ def test_a_rejected_call_counts() -> None:
     assert (429, "20", "20000") == (rejected.status, rejected.headers["retry-after"], rejected.headers["retry-after-ms"])
     assert server.start(0.0, request(3)).reply is not None
     assert (1, 2) == (server.accepted, server.rejected)
+
+
+def test_a_sliding_window_returns_what_was_taken() -> None:
+    """What was taken is available again after the length of the window."""
+    server = OpenAI(limits=(Limit(kind="requests", amount=2, is_sliding=True),), sigma=0.0)
+    replies = [server.start(t, request(number)).reply for number, t in enumerate((0.0, 10.0, 59.9, 60.1, 69.0, 70.1))]
+
+    assert [None, None, 429, None, 429, None] == [None if reply is None else reply.status for reply in replies]
+    assert server.meters[0].seconds_until(2) == pytest.approx(60.0)
+
+
+def test_mistral_states_the_end_of_its_window() -> None:
+    """The reset is rounded up to seconds; a window that began before the run ends earlier."""
+    limit = Limit(kind="tokens", amount=60_000, period=60.0, phase=25.0)
+    server = Mistral(limits=(limit,), headers_at="admission", initial=0.5)
+    names = ("x-ratelimitbysize-remaining-minute", "ratelimitbysize-reset")
+    replies = [reply_to(server, t) for t in (4.5, 35.0)]
+    values = [[reply.headers[name] for name in names] for reply in replies]
+
+    assert [["28500", "31"], ["58500", "60"]] == values
 
 
 def test_azure_has_windows_and_renewal_periods() -> None:
