@@ -547,7 +547,8 @@ class RateLimitSeen:
     header: str
     """The header of the reply, or the option."""
     is_believed: bool = True
-    """False: headers of this kind are often wrong, so it is ignored until a call is rate limited."""
+    """False: it is ignored, because headers of this kind are often wrong, until a call is rate limited; or because calls
+    succeeded that it rules out, until a reply has room again."""
     key: str = ""
     """The rate-limit key it applies to, if there are several."""
 

@@ -72,8 +72,9 @@ def real_tokens(usage: Mapping[str, object] | None) -> dict[LimitUnit, float]:
     tokens: dict[LimitUnit, float] = {}
     if usage:
         if _is_count(input_tokens := usage.get("input_tokens")):
-            cached_tokens = usage.get("cached_tokens")
-            tokens["input_tokens"] = max(input_tokens - cached_tokens, 0) if _is_count(cached_tokens) else input_tokens
+            tokens["input_tokens"] = input_tokens
+            if (cached_tokens := usage.get("cached_tokens")) is not None and _is_count(cached_tokens):
+                tokens["input_tokens"] = max(input_tokens - cached_tokens, 0)
         if _is_count(output_tokens := usage.get("output_tokens")):
             tokens["output_tokens"] = output_tokens
             if "input_tokens" in tokens:

@@ -112,6 +112,7 @@ def parse_seconds(text: str, now: float) -> float | None:
     return None if timestamp is None else max(0.0, timestamp - now)
 
 
+@lru_cache(maxsize=1024)
 def _parse_duration(text: str) -> float | None:
     seconds, length = 0.0, 0
     for number, unit in _DURATION_PART.findall(text):

@@ -28,6 +28,18 @@ SLICE = [
     "bans, advertised",
     "bans, declared, enforced per second",
     "remaining is always 0",
+    "bucket of 1 s",
+    "bucket of 10 s, at admission",
+    "sliding window",
+    "Mistral, windows of a minute",
+    "Mistral, at admission",
+    "nearly empty at the start",
+    "declared 30 rpm, enforced per 2 s",
+    "two bursts, 200k tokens",
+    "two bursts, enforced per second",
+    "remaining is always 0 of 100, for a day",
+    "a limit of 2 tokens",
+    "a renewal period of 27,777 hours",
 ]
 
 

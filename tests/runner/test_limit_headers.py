@@ -101,7 +101,7 @@ def test_mistral() -> None:
         "ratelimitbysize-reset": "21",
         "x-ratelimitbysize-limit-month": "1000000000",
     }
-    expected = [AdvertisedLimit("x-ratelimitbysize-limit-minute", "tokens", 500_000, MINUTE, 499_900, 21.0)]
+    expected = [AdvertisedLimit("x-ratelimitbysize-limit-minute", "tokens", 500_000, MINUTE, 499_900, 21.0, is_window=True)]
     assert expected == advertised_limits(headers, NOW)
 
 
@@ -198,9 +198,17 @@ def test_never_a_limit(changes: dict[str, str]) -> None:
     assert [TOKENS] == advertised_limits(openai(**changes), NOW)
 
 
-@pytest.mark.parametrize(("period", "window"), [("1", 1.0), ("1e-300", 1.0), ("1e300", 1e9), ("0", MINUTE), ("x", MINUTE)])
+@pytest.mark.parametrize("period", ["100000000", "1e300", "2678401"])
+def test_an_absurd_period(period: str) -> None:
+    """A limit with a renewal period of 27,777 hours makes no sense, and is ignored."""
+    assert [] == advertised_limits(openai(renewalperiod_requests=period, renewalperiod_tokens=period), NOW)
+
+
+@pytest.mark.parametrize(
+    ("period", "window"), [("1", 1.0), ("1e-300", 1.0), ("2678400", 31 * DAY), ("0", MINUTE), ("x", MINUTE)]
+)
 def test_windows_can_be_computed_with(period: str, window: float) -> None:
-    """A window is between a second and 1e9 s, whatever a reply says."""
+    """A window is between a second and a month, whatever a reply says."""
     headers = openai(renewalperiod_requests=period, renewalperiod_tokens=period)
     assert [window, window] == [limit.window for limit in advertised_limits(headers, NOW)]
 

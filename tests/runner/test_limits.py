@@ -202,6 +202,183 @@ def test_a_429_for_which_there_was_room_spreads_a_limit_evenly() -> None:
     assert starts[1] > 2 * starts[0]
 
 
+def starts_within(known: Limits, t: float, seconds: float, size: CallSize = REQUEST) -> int:
+    """Return how many calls start within some seconds if each starts as soon as the limits allow it."""
+    end, count = t + seconds, 0
+    while (t := start_when_allowed(known, size, t).t) < end:
+        count += 1
+    return count
+
+
+def test_a_limit_is_used_faster_again() -> None:
+    """Five minutes after a 429 for which there was room, a limit may be used faster again, the longer ago the faster."""
+    counts = []
+    for t in (299.0, 600.0, 3000.0):
+        known = Limits()
+        known.read(known.start(REQUEST, 0.0), requests(600, 599), 0.1, is_429=True)
+        known.read(known.start(REQUEST, t - 1), requests(600, 599), t, is_429=False)
+        counts.append(starts_within(known, t, 10.0))
+    assert [98, 196] == [pytest.approx(count, rel=0.05) for count in counts[:2]]
+    assert counts[2] > 300
+
+
+def test_a_429_is_explained_by_the_limit_without_room() -> None:
+    """A 429 for tokens does not spread requests evenly, although there was room for another one."""
+    known, size = Limits(), CallSize(max_output=100)
+    known.read(known.start(size, 0.0), [*requests(600, 599), *tokens(60_000, 0)], 0.1, is_429=True)
+    known.read(known.start(size, 59.0), [*requests(600, 599), *tokens(60_000, 60_000)], 60.0, is_429=False)
+    assert starts_within(known, 60.0, 10.0, size) > 200
+
+
+def test_few_requests_start_without_a_burst() -> None:
+    """One of 60 per minute that arrives early is rejected by a provider that enforces one per second."""
+    known, t = declared(rpm=60), 0.0
+    starts = [t := start_when_allowed(known, REQUEST, t).t for _ in range(10)]
+    assert [1 / 0.93] * 9 == pytest.approx([later - start for start, later in itertools.pairwise(starts)])
+
+
+@pytest.mark.parametrize("held", [10, 100])
+def test_a_small_bucket_is_used_at_its_rate(held: int) -> None:
+    """A bucket of 600 per minute may hold a second's or ten seconds' worth: what remains does not say how large it is."""
+    known, t, level, count = Limits(), 0.0, float(held), 0
+    calls: list[AdmittedCall] = []
+    while t < 60:
+        call = start_when_allowed(known, REQUEST, t)
+        level = min(level + 10 * (call.t - t), held) - 1
+        t, count = call.t, count + 1
+        assert level >= -1e-6
+        calls.append(call)
+        if len(calls) > 5:
+            known.read(calls.pop(0), requests(600, math.floor(level)), t, is_429=False)
+    assert count >= 0.85 * 600
+
+
+def mistral(remaining: float, reset: float) -> list[AdvertisedLimit]:
+    return [AdvertisedLimit("x-ratelimitbysize-limit-minute", "tokens", 60_000, MINUTE, remaining, reset, is_window=True)]
+
+
+def test_a_fixed_window_is_spread_over_its_rest() -> None:
+    """What remains is used until the next window begins; nothing flows in before."""
+    known, size = Limits(), CallSize(max_output=100)
+    known.read(known.start(size, 0.0), mistral(10_000, 20.0), 0.0, is_429=False)
+    assert 50 == pytest.approx(starts_within(known, 0.0, 10.0, size), abs=3)
+    known.read(known.start(size, 11.0), mistral(50, 9.0), 11.0, is_429=True)
+    assert 10 == known.wait(size, 11.0)  # A second after its end, because resets are rounded.
+    assert 600 == pytest.approx(starts_within(known, 21.0, 60.0, size), abs=10)
+
+
+def test_the_earliest_end_of_a_window_counts() -> None:
+    """Resets of whole seconds are rounded up, so the earliest of several is the best."""
+    known, size = Limits(), CallSize(max_output=100)
+    for t, reset in ((0.0, 20.0), (0.9, 19.0), (1.0, 20.0)):
+        known.read(known.start(size, t), mistral(0, reset), t, is_429=True)
+    assert 19.9 == pytest.approx(known.wait(size, 1.0))
+
+
+@pytest.mark.parametrize(("host", "count"), [("api.openai.com", 13), ("name.openai.azure.com", 13), ("localhost", 1000)])
+def test_few_calls_start_before_the_first_reply(host: str, count: int) -> None:
+    """Others may have used the limits that a provider will advertise. Endpoints that may say nothing are not waited for."""
+    known, t = Limits(host), 0.0
+    starts = [t := start_when_allowed(known, REQUEST, t).t for _ in range(1000)]
+    assert count == pytest.approx(sum(t < 1.0 for t in starts), abs=1)
+
+
+@pytest.mark.parametrize("is_advertised", [True, False])
+def test_the_first_reply_ends_the_wait_for_it(*, is_advertised: bool) -> None:
+    """After a reply, the limits in its headers count, or none."""
+    known = Limits("api.openai.com")
+    call, *_ = [known.start(REQUEST, 0.0) for _ in range(10)]
+    assert known.wait(REQUEST, 0.0) > 0
+    if is_advertised:
+        known.read(call, requests(600, 599), 0.0, is_429=False)
+    else:
+        known.end(call, None)
+    assert 0 == known.wait(REQUEST, 0.0)
+
+
+def believed(changes: list[RateLimitSeen]) -> list[bool]:
+    return [seen.is_believed for seen in changes]
+
+
+def test_successes_refute_that_nothing_is_left() -> None:
+    """A proxy sends `remaining: 0` with a reset in a day. A call is tried every 5 s, and three successes refute it."""
+    known, t, changes = Limits(), 0.0, list[bool]()
+    starts = []
+    for _ in range(5):
+        call = start_when_allowed(known, REQUEST, t)
+        starts.append(call.t)
+        t = call.t + 1
+        changes += believed(known.read(call, requests(100, 0, reset=DAY), t, is_429=False))
+    assert [0.0, 5.0, 10.0, 15.0, 16.0] == starts
+    assert [True, False] == changes
+
+
+def refute(known: Limits, t: float) -> list[bool]:
+    """Let four calls succeed, 5 s apart, although nothing is left."""
+    changes: list[bool] = []
+    for start in (t, t + 5, t + 10, t + 15):
+        call = known.start(REQUEST, start)
+        changes += believed(known.read(call, requests(100, 0, reset=DAY), start + 1, is_429=False))
+    return changes
+
+
+def test_a_429_restores_a_refuted_limit_once() -> None:
+    """A limit that was refuted twice is believed again only if a reply has room."""
+    known = Limits()
+    assert [True, False] == refute(known, 0.0)
+    assert [True] == believed(known.read(known.start(REQUEST, 30.0), requests(100, 0, reset=DAY), 31.0, is_429=True))
+    assert [False] == refute(known, 40.0)
+    assert [] == known.read(known.start(REQUEST, 70.0), requests(100, 0, reset=DAY), 71.0, is_429=True)
+    assert [True] == believed(known.read(known.start(REQUEST, 80.0), requests(100, 50), 81.0, is_429=False))
+
+
+def test_an_honest_empty_bucket_is_not_refuted() -> None:
+    """Calls that start at the rate at which a bucket fills succeed, and nothing remains after each of them."""
+    known, t, changes = Limits(), 0.0, list[bool]()
+    for _ in range(100):
+        call = start_when_allowed(known, REQUEST, t)
+        t = call.t
+        changes += believed(known.read(call, requests(600, 0), t + 0.5, is_429=False))
+    assert [True] == changes
+
+
+@pytest.mark.parametrize("has_headers", [True, False])
+def test_a_rejected_probe_is_not_repeated_soon(*, has_headers: bool) -> None:
+    """`remaining: 0` is honest on the last call of a window: after a 429, a call is tried once a minute."""
+    known = Limits()
+    known.read(known.start(REQUEST, 0.0), requests(100, 0, reset=DAY), 1.0, is_429=False)
+    probe = start_when_allowed(known, REQUEST, 1.0)
+    known.read(probe, requests(100, 0, reset=DAY) if has_headers else [], probe.t + 0.1, is_429=True)
+    assert (5.0, 65.0) == (probe.t, start_when_allowed(known, REQUEST, probe.t + 0.1).t)
+
+
+@pytest.mark.parametrize(
+    ("size", "usage"), [(CallSize(max_output=9), None), (CallSize(10), {"input_tokens": 4, "output_tokens": 5})]
+)
+def test_a_limit_below_a_successful_call_is_not_believed(size: CallSize, usage: dict[str, int] | None) -> None:
+    """A proxy sends `limit-tokens: 2` beside calls of nine tokens: none of them is impossible."""
+    known = Limits()
+    calls = [known.start(size, 0.0) for _ in range(2)]
+    changes: list[bool] = []
+    for call in calls:
+        changes += believed(known.read(call, tokens(2, 1), 1.0, is_429=False))
+        known.end(call, usage)
+        assert known.impossible(size) is None
+    known.read(known.start(size, 2.0), tokens(2, 1), 3.0, is_429=True)
+    known.read(known.start(CallSize(max_output=1), 4.0), tokens(2, 1), 5.0, is_429=False)
+    assert known.impossible(size) is None
+    assert False is changes[-1]
+
+
+def test_a_larger_limit_counts_again() -> None:
+    """What refuted a size does not refute another one."""
+    known, size = Limits(), CallSize(max_output=9)
+    known.read(known.start(size, 0.0), tokens(2, 1), 1.0, is_429=False)
+    [seen] = known.read(known.start(size, 2.0), tokens(100, 90), 3.0, is_429=False)
+    assert (100, True) == (seen.size, seen.is_believed)
+    assert known.impossible(CallSize(max_output=101)) is not None
+
+
 def test_a_limit_without_a_reset_is_spread_evenly() -> None:
     """Azure has fixed windows: what remains does not say when the next one begins. Calls before the first reply count."""
     known, t = Limits(), 1.0
