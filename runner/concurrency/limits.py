@@ -369,7 +369,8 @@ class Limits:
                 limit.t = float("-inf")
             for t, need in starts:
                 requests, tokens, input_tokens, output_tokens = (need.get(unit, 0.0) for unit in _UNITS)
-                self._count(t, (requests, tokens, input_tokens, output_tokens))
+                self._start(CallSize(), (requests, tokens, input_tokens, output_tokens), t)
+            self._early_until = float("-inf")
 
     @property
     def is_silent(self) -> bool:
@@ -438,9 +439,23 @@ class Limits:
         return MINUTE if t < self._last_429 + MINUTE else min(max(_PROBE, amount * seen.window / seen.size), MINUTE)
 
     def _start(self, size: CallSize, need: _Amounts, t: float) -> AdmittedCall:
-        self._count(t, need)
+        if t > self._last_start:
+            self._last_start = t
+        if t < self._first_start:
+            self._first_start = t
         if not self._has_answer:
             self._early_until = max(self._early_until, t) + 1 / _FIRST_PACE
+        for limit in self._limits.values():
+            if limit.t < t:
+                limit.advance(t)
+            amount = need[limit.index]
+            limit.debt += amount
+            limit.level -= amount
+            if limit.is_day:
+                self._day_starts.append(t)
+        requests, tokens, input_tokens, output_tokens = need
+        all_requests, all_tokens, all_input, all_output = self._needs
+        self._needs = (all_requests + requests, all_tokens + tokens, all_input + input_tokens, all_output + output_tokens)
         return _make_call((t, size, need, self._needs))
 
     def day_limit_wait(self, t: float) -> float:
@@ -467,22 +482,6 @@ class Limits:
 
     def _certain_need(self, size: CallSize) -> _Amounts:
         return self._need(size if self._input_ratio is not None else size._replace(input_bytes=0))
-
-    def _count(self, t: float, need: _Amounts) -> None:
-        if t > self._last_start:
-            self._last_start = t
-        if t < self._first_start:
-            self._first_start = t
-        requests, tokens, input_tokens, output_tokens = self._needs
-        self._needs = (requests + need[0], tokens + need[1], input_tokens + need[2], output_tokens + need[3])
-        for limit in self._limits.values():
-            if limit.t < t:
-                limit.advance(t)
-            amount = need[limit.index]
-            limit.debt += amount
-            limit.level -= amount
-        if "rpd" in self._limits:
-            self._day_starts.append(t)
 
     def read(self, call: AdmittedCall, advertised: Sequence[AdvertisedLimit], t: float, *, is_429: bool) -> list[RateLimitSeen]:
         """Update advertised limits from the reply to a call; return those that are new or have changed, to be recorded."""
@@ -549,6 +548,8 @@ class Limits:
         if not self._limits:
             return
         real, size = real_tokens(usage), call.size
+        if not real:
+            return
         with self._lock:
             self._last_need = None, self._needs
             if size.input_bytes and (input_tokens := real.get("input_tokens")) is not None:
