@@ -483,7 +483,8 @@ class LimitChanged:
     reason: str
     """`start`, `climbing` (no limit of the endpoint is known yet), `trying` (another limit is tested), `in_flight` (429s
     depend on the number in flight), `latency`, `timeouts`, `no_response`, `rate_limit`, `random_429s` (429s do not depend on
-    the load), `window` (AIMD) or `policy_failed` (a fixed limit takes over)."""
+    the load), `known_limit` (it follows from a known rate limit), `window` (AIMD) or `policy_failed` (a fixed limit takes
+    over)."""
     evidence: str = ""
     """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""

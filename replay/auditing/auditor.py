@@ -21,6 +21,7 @@ from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
 from evaljournal.replay.render.summary import version_notes
 from evaljournal.replay.runs.idle import slots_of
 from evaljournal.replay.state.handlers import handlers
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural
@@ -355,10 +356,11 @@ class Auditor:
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
             self._highest_limit = max(self._highest_limit, sum(attempt_limits))
             slots = slots_of(state, event.key)
+            is_raised = event.reason == KNOWN_LIMIT and state.known_limits.has_limits(event.key)
             limit = state.limits.get(event.key, 0)
             if event.before != limit:
                 self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
-            if event.after < 1 or (slots is not None and event.after > slots):
+            if event.after < 1 or (slots is not None and event.after > max(slots, MAX_SLOTS if is_raised else 0)):
                 self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
             self._add(record, "intake", "it ends a pause, but starts were not paused")

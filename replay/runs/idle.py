@@ -96,11 +96,11 @@ def one_line(idle_reasons: list[Reason]) -> str:
 
 
 def slots_of(state: RunState, key: str) -> int | None:
-    """Return the configured slots of a rate-limit key; None if unknown."""
+    """Return the slots of a rate-limit key: those of the settings, or more if a known limit needs more; None if unknown."""
     slots, scorer_slots = state.settings.get("slots"), state.settings.get("scorer_slots")
     if key.startswith(SCORER_PREFIX) and isinstance(scorer_slots, dict):
         slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
-    return slots if isinstance(slots, int) else None
+    return max(slots, state.raised_slots.get(key, 0)) if isinstance(slots, int) else None
 
 
 def pause_text(pause: Pause, now: float) -> str:

@@ -5,6 +5,7 @@ clock of a session was behind, the session is counted as if it had followed the 
 to be older than they are, so that their own wall times are kept, too.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -19,6 +20,13 @@ MINUTE, DAY = 60.0, 86_400.0
 _INFINITY: Final = float("inf")
 _MAX_MINUTES: Final = 3_000
 """Minutes with calls that are kept: those of a day, and those before a session whose clock was ahead."""
+
+KNOWN_LIMIT: Final = "known_limit"
+"""Reason of a concurrency limit that follows from a known rate limit; it may be higher than the slots of the settings."""
+MAX_SLOTS: Final = 1_000
+"""Slots that may follow from a known rate limit; the user may choose more."""
+_SLOTS_PER_CALL: Final = 1.5
+"""Slots for each call in flight at the rate of a limit: latencies vary, and half of them are above their median."""
 
 Need = dict[str, float]
 """Unit → amount."""
@@ -48,6 +56,37 @@ def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
             seconds += end - max(start, covered_until)
             covered_until = end
     return seconds
+
+
+@attrs.frozen
+class CallRate:
+    """The rate of calls that a known limit allows."""
+
+    limit: RateLimitSeen
+    need: float
+    """Mean need of a call, in the unit of the limit."""
+
+    @property
+    def per_second(self) -> float:
+        """Calls per second."""
+        return self.limit.size / self.limit.window / self.need
+
+    def slots(self, latency: float) -> int:
+        """Return how many slots use the limit if a call takes `latency` seconds (Little's law)."""
+        return math.ceil(_SLOTS_PER_CALL * self.per_second * latency)
+
+
+def call_rate(limits: Iterable[RateLimitSeen], needs: Mapping[str, float], calls: float) -> CallRate | None:
+    """Return the lowest rate that the believed limits allow, given the needs of some calls together; None without a limit.
+
+    A limit per day is no rate: it may be used up at any speed.
+    """
+    rates: list[CallRate] = []
+    for limit in limits:
+        need = needs.get(limit.unit, 0.0) / calls if calls else 1.0
+        if limit.is_believed and limit.window < DAY and need > 0:
+            rates.append(CallRate(limit, need))
+    return min(rates, key=lambda rate: rate.per_second, default=None)
 
 
 @attrs.frozen(kw_only=True)

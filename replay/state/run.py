@@ -23,7 +23,7 @@ from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.batches import BatchState
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
-from evaljournal.replay.state.known_limits import RecordedLimits, covered_seconds
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT, RecordedLimits, covered_seconds
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.pauses import Pause, PausedTime
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
@@ -183,6 +183,8 @@ class RunState(Totals):
     """Rate-limit key → its concurrency limit."""
     limit_changes: dict[str, events.LimitChanged] = attrs.field(factory=dict[str, events.LimitChanged])
     """Rate-limit key → the last change of its limit, with the evidence."""
+    raised_slots: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Rate-limit key → its slots, if they follow from a known limit."""
     paces: dict[str, float] = attrs.field(factory=dict[str, float])
     """Rate-limit key → starts per second, if paced."""
     pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
@@ -342,6 +344,7 @@ class RunState(Totals):
         self._paused_time.begin_session()
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
+        self.raised_slots.clear()
         self.scorer_keys.clear()
         self.scorer_errors.clear()
         is_new_run = bool(self.merged) and self.merged.is_first(event.session)
@@ -671,6 +674,8 @@ class RunState(Totals):
     def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after
         self.limit_changes[event.key] = event
+        if event.reason == KNOWN_LIMIT:
+            self.raised_slots[event.key] = event.after
         if event.key.startswith(events.SCORER_PREFIX):
             self.scorer_keys.add(event.key)
 

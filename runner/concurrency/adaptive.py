@@ -120,6 +120,14 @@ class Adaptive:
             start_at = max(start_at, self._pace.next_start)
         return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)
 
+    def raise_slots(self, slots: int) -> int:
+        """Use `slots` unless there is evidence against it, because the rate is known; return the limit from then on."""
+        if not self._last_change and not self._random_429s.is_testing:
+            self._pace.fixed_pace = None  # Until there is a limit, the known one alone spreads the starts.
+        if self._in_flight.raise_slots(slots):
+            self.limit = slots
+        return self.limit
+
     def _advance(self, t: float) -> None:
         """Process everything that is due by `t`, each at its own time."""
         while True:

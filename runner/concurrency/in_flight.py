@@ -76,6 +76,13 @@ class InFlight:
     timeouts: int = 0
     """Starts after `last_lowered` that timed out."""
 
+    def raise_slots(self, slots: int) -> bool:
+        """Use `slots` from now on, because a known limit decides when calls start; return whether nothing speaks against it."""
+        may_rise = self.phase == "climbing" and self.threshold is None
+        if may_rise:
+            self.slots = self.limit = slots
+        return may_rise
+
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
         self.accepted_above += in_flight > self.known_limit

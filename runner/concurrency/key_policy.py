@@ -6,28 +6,20 @@ Everything that a policy uses is in the journal. An exception inside a policy ca
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from evaljournal.journal.events import NOTE_PREFIX, IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT, CallRate
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
+from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import (
-    STARTS,
-    CallEvent,
-    Change,
-    Decision,
-    Outcome,
-    Policy,
-    StartPermit,
-    call_of,
-    result_of,
-)
+from evaljournal.runner.concurrency.needed_slots import NeededSlots, limit_text
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Decision, Policy, StartPermit, call_of, result_of
+from evaljournal.runner.concurrency.probes import Probes
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask
-
-T = TypeVar("T")
 
 RAISE_VARIABLE: Final = "EVALJOURNAL_RAISE_POLICY_ERRORS"
 """Environment variable of tests and benchmarks: an exception inside a policy is raised."""
@@ -41,7 +33,7 @@ _log = logging.getLogger("evaljournal")
 
 
 class KeyPolicy:
-    """A policy, and the trials and calls that are its probes.
+    """A policy, and what a rate-limit key needs besides: probes, and slots for a known rate.
 
     After an exception, a fixed limit continues with the calls in flight and the pause of the policy.
     """
@@ -50,15 +42,11 @@ class KeyPolicy:
         """Do not count probes against retries until an outage has lasted `patience` seconds; `key` is the rate-limit key."""
         self._key = key
         self._slots = slots
-        self._patience = patience
-        self._outage_since: float | None = None
-        """When the first probe since the last success started."""
-        self._first_failures: dict[str, float] = {}
-        """Trial or call → when it first found the endpoint unavailable, since it was last answered."""
-        self._last_answer = float("-inf")
-        """When a call was last answered."""
-        self.free_probes: set[str] = set()
+        self._probes = Probes(patience)
+        self.free_probes = self._probes.free
         """Trials and calls whose last start was a probe that does not count against their retries."""
+        self._needed_slots: NeededSlots | None = None
+        """The slots of a known rate, once there is one."""
         self._in_flight: set[str] = set()
         self._pause: IntakePaused | None = None
         """The pause that is in force."""
@@ -69,9 +57,9 @@ class KeyPolicy:
         """Attempts and calls that may be in flight, as it was returned last."""
         try:
             self._policy = make_policy(slots)
+            self.limit = self._policy.limit
         except Exception as exc:  # noqa: BLE001  # a user's policy may raise any
             self._replace(exc)
-        self.limit = self._call(lambda policy: policy.limit)
 
     def begin(self) -> LimitChanged:
         """Return the event that records the first limit."""
@@ -86,31 +74,65 @@ class KeyPolicy:
         if isinstance(event, STARTS):
             self._in_flight.add(call)
             if event.probe or self.free_probes:
-                self._record_start(call, t, probe=event.probe)
+                self._probes.record_start(call, t, probe=event.probe)
         else:
             self._in_flight.discard(call)
-            self._record_end(call, result_of(event).outcome, t)
-        return self._decide(lambda policy: policy.observe(event, t))
+            result = result_of(event)
+            self._probes.record_end(call, result.outcome, t)
+            if self._needed_slots is not None:
+                self._needed_slots.measure(result)
+        try:
+            return self._follow(self._policy.observe(event, t))
+        except Exception as exc:  # noqa: BLE001
+            return self._follow(self._replace(exc).observe(event, t))
 
     def elapse(self, t: float) -> list[Change]:
         """Return the decisions that are due at `t` by time alone, to be recorded with that time."""
-        return self._decide(lambda policy: policy.elapse(t))
+        try:
+            return self._follow(self._policy.elapse(t))
+        except Exception as exc:  # noqa: BLE001
+            return self._follow(self._replace(exc).elapse(t))
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt or a call may start at `t`; none may before the changes of an exception are returned."""
-        permit = self._call(lambda policy: policy.may_start(t))
+        try:
+            permit = self._policy.may_start(t)
+        except Exception as exc:  # noqa: BLE001
+            permit = self._replace(exc).may_start(t)
         return StartPermit(open=False, check_at=t) if self._changes else permit
 
-    def _decide(self, decide: Callable[[Policy], Decision]) -> list[Change]:
-        decision = self._call(lambda policy: self._follow(decide(policy)))
+    @property
+    def may_follow_rate(self) -> bool:
+        """Whether `follow_rate` may change something. The limit of any other policy is its own."""
+        needed_slots = self._needed_slots
+        return isinstance(self._policy, Adaptive) and (needed_slots is None or needed_slots.is_measured(self.limit))
+
+    def follow_rate(self, rate: CallRate, max_slots: int) -> list[Change]:
+        """Use as many slots as a known rate needs, at most `max_slots` or those of the settings; return the change to record.
+
+        The known limits decide when calls start, so the policy need not find out how many may be in flight: a limit that it
+        has not lowered becomes that of the slots. Call it when all slots that the limit allows are in use, and if
+        `may_follow_rate`.
+        """
+        if self._needed_slots is None:
+            self._needed_slots = NeededSlots()
+            slots, evidence = self._slots, f"{limit_text(rate)}: the known limit decides when calls start"
+        else:
+            slots, evidence = self._needed_slots.raised(rate, self.limit, max(max_slots, self._slots))
+        policy, old_limit = self._policy, self.limit
+        if not isinstance(policy, Adaptive) or slots < self._slots:
+            return []
+        self.limit = policy.raise_slots(slots)
+        if self.limit == old_limit:
+            return []
+        self._slots = max(self._slots, self.limit)
+        return [LimitChanged(before=old_limit, after=self.limit, reason=KNOWN_LIMIT, evidence=evidence, key=self._key)]
+
+    def _follow(self, decision: Decision) -> list[Change]:
+        """Keep the limit, the pause and the pace of a decision; return the changes to record."""
+        self.limit = decision.limit
         if not (self._changes or decision.changes):
             return []
-        changes, self._changes = [*self._changes, *decision.changes], []
-        return [self._with_key(change) for change in changes]
-
-    def _follow(self, decision: Decision) -> Decision:
-        """Keep the limit, the pause and the pace of a decision."""
-        self.limit = decision.limit
         for change in decision.changes:
             if isinstance(change, IntakePaused):
                 self._pause = change
@@ -120,7 +142,8 @@ class KeyPolicy:
                 self._pause = None
             elif isinstance(change, PaceChanged):
                 self._pace = change.after
-        return decision
+        changes, self._changes = [*self._changes, *decision.changes], []
+        return [self._with_key(change) for change in changes]
 
     def _with_key(self, change: Change) -> Change:
         if isinstance(change, Noted):
@@ -129,36 +152,8 @@ class KeyPolicy:
             return evolve_fact(change, key=self._key, until=round(change.until, 6))
         return evolve_fact(change, key=self._key)
 
-    def _record_start(self, call: str, t: float, *, probe: bool) -> None:
-        """Decide whether a failure of this start will count against the retries of its trial.
-
-        A probe tests the endpoint, not the trial, so it does not count. But if others were answered since the trial first
-        failed, the trial is the cause, and it would probe for ever.
-        """
-        if probe and self._outage_since is None:
-            self._outage_since = t
-        is_cause = self._first_failures.get(call, t) < self._last_answer
-        if probe and not is_cause and t - (self._outage_since or t) < self._patience:
-            self.free_probes.add(call)
-        else:
-            self.free_probes.discard(call)
-
-    def _record_end(self, call: str, outcome: Outcome, t: float) -> None:
-        if outcome in ("unavailable", "timed_out"):
-            self._first_failures.setdefault(call, t)
-        elif outcome not in ("rate_limited", "interrupted"):
-            self._last_answer, self._outage_since = t, None
-            self._first_failures.pop(call, None)
-
-    def _call(self, function: Callable[[Policy], T]) -> T:
-        """Call a function with the policy; if that raises an exception, again with the fixed limit that replaces it."""
-        try:
-            return function(self._policy)
-        except Exception as exc:  # noqa: BLE001  # a user's policy may raise any
-            self._replace(exc)
-            return function(self._policy)
-
-    def _replace(self, exc: Exception) -> None:
+    def _replace(self, exc: Exception) -> Policy:
+        """Replace the policy after an exception, and return the fixed limit that applies from now on."""
         if os.environ.get(RAISE_VARIABLE):
             raise exc
         error = describe(exc)
@@ -172,3 +167,4 @@ class KeyPolicy:
             self._changes.append(LimitChanged(before=self.limit, after=self._slots, reason=_REASON, evidence=text))
         self._policy = Fixed(self._slots, in_flight=self._in_flight, pause=self._pause)
         self.limit = self._slots
+        return self._policy

@@ -27,7 +27,7 @@ from attrs import define, field
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.state.known_limits import DAY, MINUTE
+from evaljournal.replay.state.known_limits import DAY, MINUTE, CallRate, call_rate
 from evaljournal.replay.state.usage import real_tokens
 from evaljournal.runner.concurrency.constants import SMOOTHING
 from evaljournal.runner.concurrency.headers import AdvertisedLimit
@@ -376,6 +376,15 @@ class Limits:
     def is_silent(self) -> bool:
         """Whether no limit is known, although a call was answered."""
         return self._has_answer and not self._limits
+
+    @property
+    def call_rate(self) -> CallRate | None:
+        """The lowest rate of calls that the limits allow, by the mean need so far; None if none is known."""
+        if not self._limits:
+            return None
+        with self._lock:
+            needs: dict[str, float] = dict(zip(_UNITS, self._needs, strict=True))
+            return call_rate((limit.seen for limit in self._limits.values()), needs, self._needs[0])
 
     def recorded_need(self, call: AdmittedCall) -> dict[LimitUnit, float] | None:
         """Return what a call takes from the known limits: unit → amount; None if no limit is known."""

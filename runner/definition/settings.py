@@ -98,9 +98,9 @@ class Settings(Selection):
 
     slots: int | None = field(default=None, validator=optional_count)
     """Maximum number of concurrent attempts per rate-limit key, and of concurrent calls of each scorer. None: 100 for
-    endpoints, chat models and async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at
-    least 4) for commands. The policy uses fewer if the endpoint allows fewer, so a high number costs nothing but memory; lower
-    it to protect a shared service."""
+    endpoints, chat models and async functions, and as many as a known rate limit can use, up to 1,000; 32 for plain functions
+    (threads) and recorded outputs; the number of CPUs (at least 4) for commands. The policy uses fewer if the endpoint allows
+    fewer, so a high number costs nothing but memory; lower it to protect a shared service."""
     timeout: float | None = field(default=600.0, converter=as_float, validator=_duration)
     """Seconds for one attempt. Choose several times the slowest normal call: a timeout discards an answer that may have been
     paid for, and is retried. None: no timeout; a call that hangs holds its slot until the run ends."""

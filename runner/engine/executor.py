@@ -88,6 +88,7 @@ class TrialExecutor:
             estimate=plan.estimate if tasks else None,
             budget_share=options.budget_share,
             limits_of=limits_by_key(known_limits, keys, plan.evaluation.scorers, sees_calls=settings.sees_model_calls),
+            is_elastic=plan.has_elastic_slots,
             size_of=lambda job: call_size(job, plan.evaluation.tasks),
             workers=workers,
         )

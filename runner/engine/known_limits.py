@@ -11,6 +11,7 @@ import trio
 
 from evaljournal.journal.events import RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.state.known_limits import MAX_SLOTS
 from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
@@ -20,6 +21,8 @@ from evaljournal.runner.tasks.call_size import CallSize
 TOO_MANY_REQUESTS: Final = 429
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
+_OTHER_DESCRIPTORS: Final = 100
+"""Descriptors that a run needs besides those of its calls: the journal, pipes, and the files of the task."""
 _shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()
 _shared_lock: Final = threading.Lock()
 
@@ -136,3 +139,19 @@ class KnownLimits:
                 self._record(evolve_fact(seen, key=key))
             limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key))
         return limits
+
+
+def max_slots(used_slots: int) -> int:
+    """Return how many slots may follow from known limits if other rate-limit keys have `used_slots`.
+
+    A call takes a descriptor. Too many would fail, so this is no more than the process may still open.
+    """
+    try:
+        import resource  # noqa: PLC0415  # not on Windows
+
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:
+        return MAX_SLOTS
+    if descriptors == resource.RLIM_INFINITY:
+        return MAX_SLOTS
+    return max(0, min(MAX_SLOTS, descriptors - _OTHER_DESCRIPTORS - used_slots))

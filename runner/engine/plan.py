@@ -27,7 +27,7 @@ from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 from evaljournal.runner.engine.changes import case_changes, differences, effective_settings
 from evaljournal.runner.engine.environment import Environment
 from evaljournal.runner.engine.options import Options
-from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
+from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, has_elastic_slots, scorer_slots
 from evaljournal.runner.engine.session_workers import check_workers
 from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError
 from evaljournal.runner.retries.classify import describe
@@ -56,6 +56,15 @@ class Plan:
     """Rate-limit keys of the attempts."""
     variants: Sequence[str]
     """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
+    chosen_slots: int | None = None
+    """The slots that the user has chosen; None: they follow from known limits, if there are any."""
+
+    def has_elastic_slots(self, key: str) -> bool:
+        """Return whether the slots of a rate-limit key follow from its known limits."""
+        evaluation = self.evaluation
+        return self.chosen_slots is None and has_elastic_slots(
+            key, self.keys, evaluation.scorers, self.settings, evaluation.hooks
+        )
 
     @property
     def total(self) -> int | None:
@@ -125,7 +134,7 @@ def make_plan(
     variants = list(evaluation.with_variants(only_variants).tasks)
     trials = _read_first(selection.trials, evaluation)
     shards = shard.count if shard else 1
-    slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
+    chosen_slots, slots = settings.slots, scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     if settings.workers is None and any(_runs_in_threads(task, settings.loop) for task in evaluation.tasks.values()):
@@ -152,7 +161,7 @@ def make_plan(
         shard=str(shard or ""),
     )
     _check_unchanged(state, run_started, selection.trials, path, options)
-    return Plan(settings, trials, run_started, slots, evaluation, keys, variants)
+    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, chosen_slots)
 
 
 def select_trials(

@@ -31,6 +31,8 @@ class Lane:
     policy: KeyPolicy
     limits: KeyLimits | None = None
     """Its known limits; None if its jobs are no calls that they apply to."""
+    is_elastic: bool = False
+    """Whether its slots follow from its known limits: the user has not chosen them, and a slot costs little."""
     trials: deque[TrialWork] = attrs.field(factory=deque)
     calls: deque[ScorerCall] = attrs.field(factory=deque)
     """Scorer calls; they start before attempts, so that outputs do not accumulate."""
@@ -67,6 +69,12 @@ class Lane:
             queue.popleft()
         else:
             queue.remove(job)
+
+    @property
+    def may_rise(self) -> bool:
+        """Whether its known limits may raise its limit: as many jobs are in flight, or were before the last one ended."""
+        is_full = self.counted_jobs + 1 >= self.policy.limit
+        return is_full and self.limits is not None and self.policy.may_follow_rate
 
     def end(self, job: Job) -> None:
         """Count a job that has ended."""

@@ -15,6 +15,7 @@ from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.case import MAX_NAME, Case
 from evaljournal.runner.data.templates import Fields
 from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.hooks import Hooks
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.engine.recorder import Recorder
@@ -196,6 +197,17 @@ def limits_by_key(
         )
 
     return limits
+
+
+def has_elastic_slots(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer], settings: Settings, hooks: Hooks) -> bool:
+    """Return whether the slots of a key may follow from its known limits, if the user has not chosen them.
+
+    Only calls of async functions, endpoints and chat models cost so little that there may be many: no processes, threads or
+    workers, and nothing that is set up for each attempt.
+    """
+    callee: Any = _callee(key, tasks, scorers)
+    is_light = is_async(callee) and not hasattr(callee, "default_slots")
+    return is_light and settings.workers is None and (not hooks or _is_scorer_key(key, scorers))
 
 
 def call_size(job: Job, tasks: Mapping[str, object]) -> CallSize:

@@ -120,7 +120,7 @@ class Rescoring(Session):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
         slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
         new_start = evolve_fact(recorded_start, trials=state.planned, settings={"scorer_slots": slots})
-        return Plan(settings, (), new_start, slots, self.evaluation, keys, ())
+        return Plan(settings, (), new_start, slots, self.evaluation, keys, (), self.overrides.get("slots"))
 
     def _check_batches(self, settings: Settings) -> None:
         if settings.batch:

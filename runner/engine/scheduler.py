@@ -23,7 +23,7 @@ from evaljournal.runner.concurrency.policy import CallEvent, Change
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.shared_budget import BudgetShare
-from evaljournal.runner.engine.known_limits import KeyLimits
+from evaljournal.runner.engine.known_limits import KeyLimits, max_slots
 from evaljournal.runner.engine.queues import Lane, Queues
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Shutdown, Timer
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
@@ -59,12 +59,14 @@ class Scheduler:
         estimate: Estimate | None = None,
         budget_share: BudgetShare | None = None,
         limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
+        is_elastic: Callable[[str], bool] = lambda _: False,
         size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key; `has_keys`: attempts have several.
 
-        `limits_of` returns the known limits of a key, and `size_of` the size of the call that a job makes.
+        `limits_of` returns the known limits of a key, and `size_of` the size of the call that a job makes. `is_elastic` returns
+        whether the slots of a key follow from its known limits.
 
         `estimate` returns what an attempt at a case with a variant may use; without it there is no budget. `budget_share` is
         the run's part if other runs spend from the same one. Jobs that run in workers wait for a place in `workers`.
@@ -77,7 +79,7 @@ class Scheduler:
         self._new_policy = new_policy
         self.has_keys = has_keys
         self._start_consumer = start_consumer
-        self._limits_of = limits_of
+        self._limits_of, self._is_elastic = limits_of, is_elastic
         self._size_of = size_of
         self._estimate = estimate
         self._budget = budget if estimate is not None and (budget := recorder.state.budget) and budget.limits else None
@@ -124,9 +126,18 @@ class Scheduler:
         if lane is not None:
             self.queues.open(lane, trials=trials, calls=calls)
             return
-        lane = Lane(key, self._new_policy(key), self._limits_of(key))
+        lane = Lane(key, self._new_policy(key), self._limits_of(key), self._is_elastic(key))
+        self._raise_limit(lane)  # The first limit is recorded below.
         self.queues.open(lane, trials=trials, calls=calls)
         self._record(lane.policy.begin())
+
+    def _raise_limit(self, lane: Lane) -> list[Change]:
+        """Let the limit of a lane follow from the rate of its known limits, if it has any; return the change to record."""
+        rate = None if lane.limits is None else lane.limits.limits.call_rate
+        if rate is None:
+            return []
+        used_slots = sum(other.policy.limit for other in self.queues.lanes.values() if other is not lane)
+        return lane.policy.follow_rate(rate, max_slots(used_slots) if lane.is_elastic else 0)
 
     def admit(self, work: TrialWork) -> None:
         """Queue an admitted trial."""
@@ -374,6 +385,8 @@ class Scheduler:
         if lane.limits is not None and job.admitted is not None:
             lane.limits.read(job.admitted, status, headers)
             lane.closed_until = 0.0
+            if lane.may_rise and (events := self._raise_limit(lane)):
+                self._apply(lane, events)
             self.wake()
 
     def end_call(self, job: Job, *, is_answered: bool) -> None:
@@ -467,6 +480,8 @@ class Scheduler:
         if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
             event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
         events = lane.policy.observe(event, record.t)
+        if lane.may_rise:
+            events += self._raise_limit(lane)
         if events or lane.policy.limit != lane.counted_limit:
             self._apply(lane, events)
         self._set_timer(lane, record.t)

@@ -144,6 +144,27 @@ def test_a_missing_token_limit(task: dict[str, str], limit: RateLimitSeen, error
     assert ([f"{text}that calls wait for what is reserved"] if has_hint else []) == warnings_of(state)
 
 
+START = LimitChanged(before=0, after=2, reason="start")
+RAISED = LimitChanged(before=2, after=250, reason="known_limit")
+
+
+@pytest.mark.parametrize(
+    ("events", "limit"),
+    [
+        ([RPM, START, RAISED], None),
+        ([RPM, START, RAISED, LimitChanged(before=250, after=99, reason="latency")], None),
+        ([START, RAISED], 250),
+        ([RPM, START, evolve_fact(RAISED, after=1_001)], 1_001),
+        ([RPM, START, evolve_fact(RAISED, reason="climbing")], 250),
+    ],
+)
+def test_slots_of_a_known_limit(events: list[Event], limit: int | None) -> None:
+    """A known limit may raise the concurrency limit above the slots of the settings, to at most 1,000; nothing else may."""
+    expected = [] if limit is None else [("limit", f"it sets a limit of {limit}, but the settings have slots=2")]
+
+    assert expected == findings(events=[(0.0, event) for event in events])
+
+
 def test_invalid_needs() -> None:
     """A need in a foreign journal may be anything; what is no amount is ignored."""
     need = {"requests": True, "tokens": "x", "input_tokens": -1, "output_tokens": float("nan")}

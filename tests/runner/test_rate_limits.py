@@ -1,17 +1,34 @@
 """Which rate limit tasks and scorers count for, and how many concurrent calls they make by default."""
 
 import os
+import resource
 from typing import Any
 
 import pytest
 
 from evaljournal import Case, evaluation
+from evaljournal.journal.events import AttemptStarted, LimitChanged, RateLimitSeen
+from evaljournal.replay.state.known_limits import CallRate
 from evaljournal.runner import scorers
-from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, limit_identity, scorer_keys, scorer_slots
+from evaljournal.runner.concurrency.adaptive import Adaptive
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.known_limits import max_slots
+from evaljournal.runner.engine.rate_limits import (
+    TaskKeys,
+    default_slots,
+    has_elastic_slots,
+    limit_identity,
+    scorer_keys,
+    scorer_slots,
+)
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
+from evaljournal.runner.testing import Return, Scripted
+from tests.journal.disk import SimulatedDisk
+from tests.runs import audited, count, define, events, numbered_cases, run_virtual
 
 URL = "http://127.0.0.1:9/v1"
 
@@ -46,6 +63,74 @@ async def coroutine(value: Any) -> Any:
 def test_slots_follow_the_kind_of_task(task: Any, slots: int) -> None:
     """Unless it is set, `slots` is 100, 32 or the number of CPUs, depending on what is called."""
     assert slots == default_slots(task)
+
+
+@pytest.mark.parametrize(
+    ("rpm", "latency", "options", "limits", "share"),
+    [
+        (5000, 2.0, {}, [100, 250], 0.92),
+        (300, 20.0, {}, [100], 0.97),  # All are in use after 20 s, when the first calls end.
+        (5000, 2.0, {"slots": 120}, [120], 0.6),
+        (5000, 2.0, {"policy": "fixed"}, [100], 0.5),
+        (600, 2.0, {"slots": 12}, [12], 0.5),
+    ],
+)
+async def test_slots_follow_from_a_known_limit(
+    rpm: int, latency: float, options: dict[str, Any], limits: list[int], share: float
+) -> None:
+    """They are 1.5 × its rate × the latency, unless the user has chosen them; whether fewer are as fast is not tested."""
+    disk, seconds = SimulatedDisk(), 20.0
+    task = define(Scripted(lambda *_: Return("yes", latency)), numbered_cases(2_000), limits={"rpm": rpm}, **options)
+    await run_virtual(task, disk, deadline=seconds, grace=0.0)
+
+    changes = events(disk, LimitChanged)
+    assert limits == [change.after for change in changes]
+    assert {"start", "known_limit"} >= {change.reason for change in changes}
+    assert share <= count(disk, AttemptStarted) / (rpm * seconds / 60) <= 1.01
+    assert [] == list(audited(disk).findings)
+
+
+def test_an_advertised_limit_ends_the_climb() -> None:
+    """Once a limit is known, all slots may be used; the change says why, and what the policy has lowered stays so."""
+    tokens = RateLimitSeen(unit="tokens", size=600_000.0, window=60.0, source="advertised", header="x-ratelimit-limit-tokens")
+    policy, rate = KeyPolicy(Adaptive, 100, patience=60.0, key="k"), CallRate(tokens, 800.0)
+
+    changes = policy.follow_rate(rate, 1_000)
+
+    evidence = "600k tokens per minute: the known limit decides when calls start"
+    assert [LimitChanged(before=32, after=100, reason="known_limit", evidence=evidence, key="k")] == changes
+    assert [] == policy.follow_rate(rate, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("task", "workers", "hooks", "is_elastic"),
+    [
+        (Chat("small", base_url=URL), None, {}, True),
+        (Endpoint(URL), None, {}, True),
+        (coroutine, None, {}, True),
+        (coroutine, "processes:2", {}, False),
+        (coroutine, None, {"setup": None}, False),
+        (lambda value: value, None, {}, False),
+        (RecordedOutput("output"), None, {}, False),
+        (Command("cat"), None, {}, False),
+    ],
+)
+def test_slots_that_cost_more(task: Any, workers: str | None, hooks: Any, *, is_elastic: bool) -> None:
+    """No number of processes, threads, places in workers or set-ups follows from a limit."""
+    keys = TaskKeys.of(evaluation(cases=[Case(input=1)], name="it")(task), None)
+
+    assert is_elastic is has_elastic_slots("", keys, {}, Settings(workers=workers), hooks)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "used_slots", "slots"),
+    [(65_536, 100, 1_000), (1_024, 0, 924), (1_024, 500, 424), (256, 300, 0), (resource.RLIM_INFINITY, 100, 1_000)],
+)
+def test_slots_need_descriptors(monkeypatch: pytest.MonkeyPatch, descriptors: int, used_slots: int, slots: int) -> None:
+    """Slots that follow from a limit are at most 1,000, and no more than the process may open connections."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+
+    assert slots == max_slots(used_slots)
 
 
 @pytest.mark.parametrize(

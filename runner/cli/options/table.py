@@ -329,7 +329,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "Maximum concurrent attempts per rate-limit key, and concurrent calls per scorer.",
             "settings",
             "8",
-            default="100; plain functions and --output-key: 32; commands: the number of CPUs, at least 4",
+            default="100, or what a known rate limit can use; plain functions and --output-key: 32; commands: the number of "
+            "CPUs, at least 4",
         ),
         Option(
             "--workers WHERE",
