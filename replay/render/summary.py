@@ -35,9 +35,15 @@ _COSTS: Final = ("cost", "judge.cost")
 _PAUSE_CAUSES: Final = {
     **dict.fromkeys(("retry_after", "rate_limited", "all_rate_limited"), "429s"),
     **dict.fromkeys(("unavailable", "no_response"), "outages"),
+    "rate_limit": "known limits",
 }
-"""Reason of a pause → its cause."""
-_RETRY_NOUNS: Final = {"error": "error", "timed_out": "timeout", "probe": "probe"}
+"""Reason why starts were held → its cause."""
+_RETRY_NOUNS: Final = {
+    "error": "error",
+    "timed_out": "timeout",
+    "probe": "probe",
+    "unavailable": "server or connection error",  # It may be that of one input, so it does not say that the endpoint is down.
+}
 """Cause of a retry → its noun, if it is one."""
 
 
@@ -53,9 +59,9 @@ def trials_text(state: RunState) -> str:
 
 
 def waits_text(state: RunState) -> str:
-    """Return how long starts were paused, and the retries by cause: `waited 3 min 2 s: 429s; 41 retries: 38 rate limited, …`.
+    """Return how long starts were held, and the retries by cause: `waited 3 min 2 s: 429s; 41 retries: 38 rate limited, …`.
 
-    Empty without retries, if the pauses were shorter than a second.
+    Empty without retries, if that was shorter than a second.
     """
     seconds, parts = dict[str, float](), list[str]()
     for reason, value in state.paused_seconds.items():

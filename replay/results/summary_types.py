@@ -281,8 +281,9 @@ class Summary:
     retries: Mapping[str, int]
     """By cause."""
     paused_seconds: Mapping[str, float]
-    """Reason → seconds in which starts were paused: `retry_after`, `rate_limited`, `all_rate_limited`, `unavailable` or
-    `no_response`. Simultaneous pauses of several rate-limit keys for the same reason count once."""
+    """Reason → seconds in which starts were held: the pauses `retry_after`, `rate_limited`, `all_rate_limited`, `unavailable`
+    and `no_response`; `rate_limit`, a known limit; and, if nothing was in flight until a backoff ended, `rate_limited` after a
+    429 and `backoff` after other failures. A time in which several rate-limit keys wait counts once."""
     errors: Mapping[str, int]
     last_error: LastError | None
     """The last failure in the current session."""

@@ -5,6 +5,7 @@ clock of a session was behind, the session is counted as if it had followed the 
 to be older than they are, so that their own wall times are kept, too.
 """
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +26,7 @@ KNOWN_LIMIT: Final = "known_limit"
 """Reason of a concurrency limit that follows from a known rate limit; it may be higher than the slots of the settings."""
 MAX_SLOTS: Final = 1_000
 """Slots that may follow from a known rate limit; the user may choose more."""
-_SLOTS_PER_CALL: Final = 1.5
+SLOTS_PER_CALL: Final = 1.5
 """Slots for each call in flight at the rate of a limit: latencies vary, and half of them are above their median."""
 
 Need = dict[str, float]
@@ -73,7 +74,7 @@ class CallRate:
 
     def slots(self, latency: float) -> int:
         """Return how many slots use the limit if a call takes `latency` seconds (Little's law)."""
-        return math.ceil(_SLOTS_PER_CALL * self.per_second * latency)
+        return math.ceil(SLOTS_PER_CALL * self.per_second * latency)
 
 
 def call_rate(limits: Iterable[RateLimitSeen], needs: Mapping[str, float], calls: float) -> CallRate | None:
@@ -98,6 +99,8 @@ class LimitUse:
     """What the calls of the last window needed, at most the limit: the real tokens may have been fewer."""
     next_start: float
     """Seconds until another call fits, as far as the recorded calls show; 0: now."""
+    quiet_seconds: float = 0.0
+    """Seconds since the last call."""
 
 
 @attrs.define(eq=False)
@@ -186,6 +189,18 @@ class RecordedLimits:
         """Return whether a limit of a key is known and believed."""
         return any(limit.key == key and limit.is_believed for limit in self._limits.values())
 
+    def call_rate(self, key: str) -> CallRate | None:
+        """Return the lowest rate of calls that the limits of a key allow, by the needs of its last calls; None without one."""
+        needs = [need for _, _, need in self._needs.get(key, ())]
+        total = {unit: sum(need.get(unit, 0.0) for need in needs) for unit in dict.fromkeys(itertools.chain(*needs))}
+        return call_rate((limit for limit in self._limits.values() if limit.key == key), total, len(needs))
+
+    def seconds_needed(self, key: str, need: Any) -> float:
+        """Return in how many seconds the most restrictive limit of a key allows a call; 0 without one."""
+        need = parse_need(need)
+        rates = (limit for limit in self._limits.values() if limit.key == key and limit.is_believed and limit.window < DAY)
+        return max((need.get(limit.unit, 0.0) * limit.window / limit.size for limit in rates), default=0.0)
+
     def uses(self, now: float) -> Iterator[LimitUse]:
         """Yield the known limits that are believed, and how much of each is used at a time, in seconds of `t`."""
         for limit in self._limits.values():
@@ -199,7 +214,8 @@ class RecordedLimits:
             minutes = self._minutes.get(limit.key, ())
             used += sum(total.get(limit.unit, 0.0) for time, _, total in minutes if time > wall - limit.window)
         next_start = self._next_start(limit, calls, wall) if calls and limit.window <= MINUTE else 0.0
-        return LimitUse(limit=limit, used=min(used, limit.size), next_start=next_start)
+        quiet_seconds = wall - calls[-1][0] if calls else 0.0
+        return LimitUse(limit=limit, used=min(used, limit.size), next_start=next_start, quiet_seconds=quiet_seconds)
 
     def _next_start(self, limit: RateLimitSeen, calls: list[tuple[float, float]], wall: float) -> float:
         """Return the seconds until another call like the last one fits."""

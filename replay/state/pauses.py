@@ -46,26 +46,41 @@ class Pause(NamedTuple):
 
 @attrs.define
 class PausedTime:
-    """Seconds in which pauses held starts, by reason; simultaneous pauses of several keys for the same reason count once."""
+    """Seconds in which starts were held, by reason; what holds several rate-limit keys at the same time counts once."""
 
     _seconds: dict[str, float] = attrs.field(factory=dict[str, float])
     _counted_to: float = 0.0
-    """The time in the session up to which they are counted; every pause since then has been in force from there on."""
+    """The time in the session up to which pauses are counted; every pause since then has been in force from there on."""
+    _held_to: float = 0.0
+    """The end of what was counted last."""
 
     def count(self, pauses: Mapping[str, Pause], t: float) -> None:
         """Count up to `t`; call it before `pauses`, those of each key, change."""
-        self._seconds, self._counted_to = self.until(pauses, t), t
+        self._seconds, self._held_to = self._until(pauses, t)
+        self._counted_to = t
+
+    def add(self, reason: str, start: float, end: float) -> None:
+        """Count a time in which nothing was paused, but another reason held starts."""
+        start = max(start, self._held_to)
+        if end > start:
+            self._seconds[reason] = round(self._seconds.get(reason, 0.0) + end - start, 6)
+            self._held_to = end
 
     def begin_session(self) -> None:
         """Start at 0: the time of a session starts again."""
-        self._counted_to = 0.0
+        self._counted_to = self._held_to = 0.0
 
     def until(self, pauses: Mapping[str, Pause], t: float) -> dict[str, float]:
         """Return the seconds by reason up to `t`."""
-        seconds = dict(self._seconds)
-        for reason in dict.fromkeys(pause.reason for pause in pauses.values()):
-            ends = (pause.until for pause in pauses.values() if pause.reason == reason)
-            end = t if reason in BREAKER_REASONS else min(t, max(ends))
-            if end > self._counted_to:
-                seconds[reason] = round(seconds.get(reason, 0.0) + end - self._counted_to, 6)
-        return seconds
+        return self._until(pauses, t)[0]
+
+    def _until(self, pauses: Mapping[str, Pause], t: float) -> tuple[dict[str, float], float]:
+        """Return the seconds by reason up to `t`, and the end of what is counted: of two pauses, the first counts."""
+        seconds, held_to = dict(self._seconds), self._held_to
+        for pause in pauses.values():
+            start = max(held_to, self._counted_to)
+            end = t if pause.reason in BREAKER_REASONS else min(t, pause.until)
+            if end > start:
+                seconds[pause.reason] = round(seconds.get(pause.reason, 0.0) + end - start, 6)
+                held_to = end
+        return seconds, held_to

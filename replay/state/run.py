@@ -29,6 +29,7 @@ from evaljournal.replay.state.pauses import Pause, PausedTime
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
 from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, seconds_between
 from evaljournal.replay.state.shards import MergedShards
+from evaljournal.replay.state.slot_use import SlotUse
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
 from evaljournal.replay.state.totals import Totals, Variants, VersionLog
 from evaljournal.replay.state.trial import (
@@ -187,9 +188,17 @@ class RunState(Totals):
     """Rate-limit key → its slots, if they follow from a known limit."""
     paces: dict[str, float] = attrs.field(factory=dict[str, float])
     """Rate-limit key → starts per second, if paced."""
+    pace_evidence: dict[str, str] = attrs.field(factory=dict[str, str])
+    """Rate-limit key → the evidence of its pace, or an empty text."""
     pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
     """Rate-limit key → its pause, which may have expired."""
     _paused_time: PausedTime = attrs.field(factory=PausedTime)
+    slot_use: dict[str, SlotUse] = attrs.field(factory=dict[str, SlotUse])
+    """Rate-limit key with known limits → how its attempts use them and its slots; not those that a judge shares."""
+    _limited_attempts: dict[str, str] = attrs.field(factory=dict[str, str])
+    """Trial → the rate-limit key of its attempt in flight, if that is counted in `slot_use`."""
+    _idle_since: float = 0.0
+    """When the last attempt ended while no other was in flight."""
     known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
     """The declared and advertised rate limits, and what calls took from them."""
     _running_keys: dict[str, str | None] = attrs.field(factory=dict[str, str | None])
@@ -247,7 +256,7 @@ class RunState(Totals):
 
     @property
     def paused_seconds(self) -> dict[str, float]:
-        """Reason of pauses → seconds in which they held the starts of a rate-limit key, over all sessions."""
+        """Reason → seconds in which it held starts, over all sessions."""
         return self._paused_time.until(self.pauses, self.t)
 
     @property
@@ -299,6 +308,10 @@ class RunState(Totals):
             del self.running[name]
             if self._running_keys:
                 self._running_keys.pop(name, None)
+            if self._limited_attempts and (key := self._limited_attempts.pop(name, None)) is not None:
+                self.slot_use[key].end(self.t)
+            if not self.running:
+                self._idle_since = self.t
         elif old_stage == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
@@ -345,6 +358,9 @@ class RunState(Totals):
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
         self.raised_slots.clear()
+        self.slot_use.clear()
+        self._limited_attempts.clear()
+        self._idle_since = 0.0
         self.scorer_keys.clear()
         self.scorer_errors.clear()
         is_new_run = bool(self.merged) and self.merged.is_first(event.session)
@@ -423,6 +439,8 @@ class RunState(Totals):
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
+        if not self.running and event.trial in self.backing_off:
+            self._count_backoff(event.trial, trial, record.t)
         self._move(event.trial, trial, "running")
         slot = NO_SLOT if event.batch else event.slot
         self.running[event.trial] = RunningAttempt(event.attempt, slot, record.t)
@@ -435,11 +453,35 @@ class RunState(Totals):
             self._running_keys[event.trial] = None if event.batch else event.key
         if event.need is not None:
             self.known_limits.add(event.key, event.need, record.t)
+            self._count_limited(event, record.t)
         if self.batches:
             self.uncalled_trials.discard(event.trial)
         if event.trial in self.interrupted_trials:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1 + repeated_calls
+
+    def _count_backoff(self, name: str, trial: TrialState, t: float) -> None:
+        """Count the time in which nothing was in flight until the backoff of a trial ended, as after a single Retry-After."""
+        is_idle = not (self.stages["queued"] or self.stages["interrupted"] or self.scorer_calls)
+        history = trial.retry_history
+        reason = "rate_limited" if history is not None and history.category == "rate_limited" else "backoff"
+        if is_idle:
+            self._paused_time.count(self.pauses, t)
+            self._paused_time.add(reason, self._idle_since, min(t, self.backing_off[name]))
+
+    def _count_limited(self, event: events.AttemptStarted, t: float) -> None:
+        """Count an attempt that takes something from known limits, and how long they held it."""
+        key = event.key
+        if key in self.scorer_keys:
+            return
+        use = self.slot_use.get(key) or self.slot_use.setdefault(key, SlotUse(begin=t))
+        start, end = use.start(t, self.known_limits.seconds_needed(key, event.need))
+        if end > start and key not in self.paces:
+            self._paused_time.count(self.pauses, t)
+            self._paused_time.add("rate_limit", start, end)
+        if self.stages["queued"] and key in self.limits:
+            use.is_full = use.in_flight >= self.limits[key]
+        self._limited_attempts[event.trial] = key
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -676,10 +718,13 @@ class RunState(Totals):
         self.limit_changes[event.key] = event
         if event.reason == KNOWN_LIMIT:
             self.raised_slots[event.key] = event.after
+        if (use := self.slot_use.get(event.key)) is not None:
+            use.change_limit(self.t)
         if event.key.startswith(events.SCORER_PREFIX):
             self.scorer_keys.add(event.key)
 
     def _on_pace_changed(self, event: events.PaceChanged, _: Record) -> None:
+        self.pace_evidence[event.key] = event.evidence
         if event.after is None:
             self.paces.pop(event.key, None)
         else:

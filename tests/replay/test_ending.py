@@ -13,6 +13,7 @@ from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
+    AttemptSucceeded,
     AttemptTimedOut,
     IntakePaused,
     IntakeResumed,
@@ -89,6 +90,7 @@ def test_waits_and_retries() -> None:
         (120.0, timed_out),
         (120.0, RetryScheduled(trial="b", attempt=2, delay=1.0, reason="timed_out")),
         (120.0, IntakePaused(until=150.0, reason="rate_limited")),
+        (122.0, IntakePaused(until=150.0, reason="unavailable", key="c")),  # The time of both counts once.
         (125.0, RunStopped(reason="interrupted")),
         (125.5, SegmentSealed(run="", segment=1, records=12, bytes=1, sha256="")),
     ]
@@ -99,6 +101,31 @@ def test_waits_and_retries() -> None:
     assert {"retry_after": 90.0, "unavailable": 10.0, "rate_limited": 5.0} == state.paused_seconds
     assert "waited 1 min 45 s: 429s 1 min 35 s, outages 10 s; 2 retries: 1 rate limited, 1 timeout" == waits_text(state)
     assert f"  {waits_text(state)}" in final_report(state, path="r").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("category", "in_flight", "text"),
+    [
+        ("rate_limited", False, "waited 12 s: 429s; 1 retry: 1 rate limited"),
+        ("unavailable", False, "waited 12 s: backoff; 1 retry: 1 server or connection error"),
+        ("rate_limited", True, "1 retry: 1 rate limited"),
+    ],
+)
+def test_a_single_backoff(category: Any, text: str, *, in_flight: bool) -> None:
+    """The time in which nothing is in flight until a backoff ends is counted, as after a single Retry-After."""
+    failure = AttemptFailed(trial="a", attempt=1, error="E", message="", category=category, elapsed=1.0)
+    events: list[tuple[float, Event]] = [
+        *((1.0, event) for event in (*queued("a", "b"), attempt_started("a"), attempt_started("b", slot=1))),
+        *((1.5, event) for event in ([] if in_flight else [AttemptSucceeded(trial="b", attempt=1, output=1, elapsed=0.5)])),
+        (2.0, failure),
+        (2.0, RetryScheduled(trial="a", attempt=2, delay=12.0, reason=category)),
+        (16.0, attempt_started("a", 2)),
+    ]
+    at = "2026-11-15T00:00:00.000000Z"
+    before: list[tuple[float, Event]] = [(0.0, started()), (0.0, session())]
+    state = fold(Record(seq, at, t, event, 0, "", 1, seq) for seq, (t, event) in enumerate([*before, *events], start=1))
+
+    assert text == waits_text(state)
 
 
 def test_no_waits() -> None:

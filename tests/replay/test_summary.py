@@ -73,7 +73,8 @@ def test_json() -> None:
         **dict.fromkeys(("crashes", "planned_trials", "from_older_task"), 0),
         **dict.fromkeys(("outcome", "steps", "unauthorized_scorer", "budget", "workers", "variants", "groups")),
         **{name: [] for name in ("missing_shards", "adopted", "warnings", "batches")},
-        **{name: {} for name in ("models", "unscored", "pairwise", "unpriced_models", "paused_seconds")},
+        **{name: {} for name in ("models", "unscored", "pairwise", "unpriced_models")},
+        "paused_seconds": {"backoff": 1.0},
         "trials": {**zeros(TrialCounts), "enqueued": 4, "with_output": 2, "completed": 2, "failed": 1, "recovered": 1}
         | {"excluded": {}, "open": 1, "running": 1},
         "attempts": {**zeros(AttemptCounts), "started": 5, "succeeded": 2, "failed": 2},
