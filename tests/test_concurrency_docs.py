@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from evaljournal.journal.events import RateLimitSeen
-from evaljournal.replay.runs.idle import IdleReason, limit_text, pace_text, pause_text, rate_limit_use_text
+from evaljournal.replay.runs.idle import IdleReason, busy_text, limit_text, pace_text, pause_text, rate_limit_use_text
 from evaljournal.replay.state.known_limits import LimitUse
 from evaljournal.replay.state.pauses import PAUSE_TEXTS, Pause
 from evaljournal.runner.concurrency.headers import advertised_limits
@@ -22,6 +22,7 @@ from evaljournal.runner.concurrency.limits import DECLARED
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()
 TOKENS = RateLimitSeen(unit="tokens", size=150_000, window=60.0, source="advertised", header="x-ratelimit-limit-tokens")
+RPM = RateLimitSeen(unit="requests", size=10, window=60.0, source="declared", header="rpm")
 HEADERS = re.findall(r"^\| `([a-z_-]*ratelimit[a-z_-]*)` \| ([a-z ]+) \| (.*) \|$", PAGE, re.MULTILINE)
 PICTURES = re.findall(r"\]\((concurrency-[a-z0-9-]+\.svg)\)", PAGE)
 
@@ -48,6 +49,9 @@ def test_the_pictures_can_be_drawn_again(tmp_path: Path) -> None:
         PAUSE_TEXTS["no_response"],
         PAUSE_TEXTS["all_rate_limited"],
         rate_limit_use_text(LimitUse(limit=TOKENS, used=148_000, next_start=0.8)),
+        rate_limit_use_text(LimitUse(limit=TOKENS, used=20_000, next_start=0.0)),
+        rate_limit_use_text(LimitUse(limit=RPM, used=2, next_start=4.0)),
+        f"`{busy_text(100, 250)}`",
     ],
 )
 def test_the_page_has_the_texts_of_the_screen(text: str) -> None:

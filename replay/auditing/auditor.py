@@ -356,11 +356,11 @@ class Auditor:
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
             self._highest_limit = max(self._highest_limit, sum(attempt_limits))
             slots = slots_of(state, event.key)
-            is_raised = event.reason == KNOWN_LIMIT and state.known_limits.has_limits(event.key)
+            max_limit = None if slots is None else max(slots, MAX_SLOTS if event.reason == KNOWN_LIMIT else 0)
             limit = state.limits.get(event.key, 0)
             if event.before != limit:
                 self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
-            if event.after < 1 or (slots is not None and event.after > max(slots, MAX_SLOTS if is_raised else 0)):
+            if event.after < 1 or (max_limit is not None and event.after > max_limit):
                 self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
             self._add(record, "intake", "it ends a pause, but starts were not paused")

@@ -15,6 +15,7 @@ from evaljournal.replay.render.failing import DEFAULT_WIDTH, failing_lines
 from evaljournal.replay.results.budget_text import budget_lines
 from evaljournal.replay.results.summary import crashes, forked_sessions, summarize
 from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.runs.idle import busy_slots_text
 from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import NOT_FOUND
@@ -309,6 +310,8 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
     yield " · ".join(parts)
     if waits := summary_text.waits_text(state):
         yield waits
+    if busy_slots := busy_slots_text(state):
+        yield busy_slots
     if summary.latency.count:
         quantiles = () if verbose else ("p50", "p95")
         yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"), *quantiles)

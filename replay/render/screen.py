@@ -16,8 +16,8 @@ from evaljournal.replay.render.batches import batch_lines
 from evaljournal.replay.render.phrases import mean_text
 from evaljournal.replay.results.budget_text import spent_text
 from evaljournal.replay.results.summary import latency, score_of, steps_of
-from evaljournal.replay.runs.idle import in_backoff, one_line, reasons
-from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS
+from evaljournal.replay.runs.idle import in_backoff, one_line, pause_reason, reasons
+from evaljournal.replay.state.pauses import BREAKER_REASONS
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import NO_SLOT, RunningAttempt
 from evaljournal.replay.state.workers import ended_workers
@@ -81,7 +81,7 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
         return ""
     for pause in active_pauses.values():
         if pause.reason in BREAKER_REASONS:
-            return f"{PAUSE_TEXTS[pause.reason]}; probing"
+            return f"{pause_reason(state, pause)}; probing"
     time_left = min(pause.until for pause in active_pauses.values()) - now
     return f"paused for {duration(time_left)}" if time_left > min_pause else ""
 

@@ -1,5 +1,6 @@
-"""Why slots are idle, derived from a `RunState` and a time."""
+"""Why nothing starts, derived from a `RunState` and a time: why slots are idle, or that all of them are busy."""
 
+import math
 from collections.abc import Container, Iterator
 from typing import Final, Literal
 
@@ -10,7 +11,16 @@ from evaljournal.replay.results.budget_text import block_text, reserved_text
 from evaljournal.replay.state.known_limits import LimitUse
 from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import as_words, digits, duration, plural, printable, short_amount, window_text
+from evaljournal.replay.text import (
+    as_words,
+    digits,
+    duration,
+    plural,
+    printable,
+    rate_limit_text,
+    short_amount,
+    window_text,
+)
 
 IdleReason = Literal[
     "breaker",
@@ -19,6 +29,7 @@ IdleReason = Literal[
     "rate_limit",
     "pace",
     "limit",
+    "slots",
     "scorers",
     "same_error",
     "budget",
@@ -29,11 +40,16 @@ IdleReason = Literal[
     "none_left",
 ]
 """The cause of the wait: the circuit breaker, a Retry-After, another pause, a known rate limit, the pace, the concurrency
-limit, scorers, the same error of the first trials, budget, workers, batches, backoff or unread cases; or no trial is left."""
+limit, too few slots for a known limit, scorers, the same error of the first trials, budget, workers, batches, backoff or unread
+cases; or no trial is left."""
 
 _MAX_REASONS: Final = 3
 """Maximum number of reasons on one line."""
 _EVIDENCE_CHARS: Final = 80
+_MOSTLY_USED: Final = 0.8
+"""Share of a limit in its last window from which the limit itself is the reason, not how its starts are spread."""
+_QUIET_SECONDS: Final = 1.0
+"""Seconds without a start from which a limit that this run hardly uses is a reason: others may use it."""
 _FIRST_LIMIT: Final = "first limit, rises while calls succeed"
 
 
@@ -47,8 +63,8 @@ class Reason:
     seconds: float | None = None
     """Seconds until the next start, if known."""
     number: float | None = None
-    """Used amount for `rate_limit`, starts per second for `pace`, attempts for `limit`, outputs for `scorers`, open lines for
-    `batches`, trials for `same_error`, `backoff` and `cases`."""
+    """Used amount for `rate_limit`, starts per second for `pace`, attempts for `limit`, the slots that would use the limit for
+    `slots`, outputs for `scorers`, open lines for `batches`, trials for `same_error`, `backoff` and `cases`."""
     evidence: str = ""
     """The policy's observation, as recorded."""
     text: str
@@ -56,7 +72,7 @@ class Reason:
 
 
 def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Reason]:
-    """Return why slots are idle at a time, in seconds of `t`; empty if all are busy or the run has ended.
+    """Return why nothing starts at a time, in seconds of `t`; empty if the run has ended or uses all of its slots well.
 
     `total` is the number of trials, if known.
     """
@@ -68,7 +84,10 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
     has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
-    attempts = list(_attempt_reasons(state, keys, now, ready_trials, total)) if has_idle_slot else []
+    if has_idle_slot:
+        attempts = list(_attempt_reasons(state, keys, now, ready_trials, total))
+    else:
+        attempts = list(_key_reasons(state, keys, now, is_waiting=ready_trials > 0, show_keys=len(keys) > 1))
     if has_idle_slot and ready_trials and not attempts and (text := reserved_text(state)):
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     workers = state.settings.get("workers")
@@ -103,31 +122,62 @@ def slots_of(state: RunState, key: str) -> int | None:
     return max(slots, state.raised_slots.get(key, 0)) if isinstance(slots, int) else None
 
 
-def pause_text(pause: Pause, now: float) -> str:
+def pause_reason(state: RunState, pause: Pause) -> str:
+    """Return the reason of a pause as text.
+
+    If outputs were returned, and only trials that have failed are left, their inputs may be the reason, not the endpoint.
+    """
+    is_last = not state.stages["queued"] and 0 < state.planned <= state.total
+    if pause.reason == "unavailable" and is_last and state.outputs:
+        return "only trials that have failed are left"
+    return PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+
+
+def pause_text(pause: Pause, now: float, reason: str = "") -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
-    seconds_left, reason = pause.until - now, PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    seconds_left, reason = pause.until - now, reason or PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
     if pause.reason in BREAKER_REASONS:
         return f"{reason}; probing" + (f", next probe in {duration(seconds_left)}" if seconds_left > 0 else "")
     return f"{reason}: {duration(seconds_left)} left"
 
 
-def pace_text(pace: float) -> str:
-    """Return a pace as `pace: 4.2 starts/s`."""
-    return f"pace: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004
+def pace_text(pace: float, evidence: str = "") -> str:
+    """Return a pace as `pace: 4.2 starts/s; 429 after 38 calls in 9 s`."""
+    reason = f"; {_short_evidence(evidence)}" if evidence else ""
+    return f"pace: {digits(pace, 2 if pace < 100 else 3)} starts/s{reason}"  # noqa: PLR2004
 
 
 def limit_text(limit: int, slots: int | None, evidence: str = "") -> str:
     """Return a limit as `concurrency limit 16 of 100: 429 at 17 in flight`."""
     maximum = "" if slots is None else f" of {slots:,}"
-    reason = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
+    reason = f": {_short_evidence(evidence)}" if evidence else ""
     return f"concurrency limit {limit:,}{maximum}{reason}"
 
 
+def _short_evidence(evidence: str) -> str:
+    return printable(" ".join(evidence.split()), _EVIDENCE_CHARS)
+
+
+def busy_text(slots: int, better_slots: int) -> str:
+    """Return that all slots are busy although a known limit has room: ``all 100 slots are busy; `--slots 250` would use …``."""
+    return f"all {slots:,} slots are busy; `--slots {better_slots}` would use the limit"
+
+
 def rate_limit_use_text(use: LimitUse) -> str:
-    """Return the use of a limit: `tokens: 148k of 150k per minute used, next start in 0.8 s (advertised)`."""
-    limit, wait = use.limit, f", next start in {duration(use.next_start)}" if use.next_start > 0 else ""
-    amount = f"{short_amount(use.used)} of {short_amount(limit.size)} per {window_text(limit.window)}"
-    return f"{as_words(limit.unit)}: {amount} used{wait} ({printable(limit.source)})"
+    """Return how a limit holds starts.
+
+    `tokens: 148k of 150k per minute used, next start in 0.8 s (advertised)` if it is mostly used. If this run has used less in
+    the last window, `10 requests per minute, spread evenly: next start in 4 s (declared)`, or others use the rest.
+    """
+    limit, source = use.limit, printable(use.limit.source)
+    wait = f"next start in {duration(use.next_start)}" if use.next_start > 0 else ""
+    size = f"{short_amount(limit.size)} per {window_text(limit.window)}"
+    amount = f"{as_words(limit.unit)}: {short_amount(use.used)} of {size} used"
+    if use.used >= _MOSTLY_USED * limit.size:
+        return f"{amount}{wait and f', {wait}'} ({source})"
+    if limit.source == "declared" and wait:
+        return f"{rate_limit_text(limit.unit, limit.size, limit.window)}, spread evenly: {wait} ({source})"
+    return f"{amount} by this run, others may use the rest ({source})"
 
 
 def limit_use(state: RunState, key: str, now: float) -> LimitUse | None:
@@ -191,16 +241,17 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and in_flight >= limit
         if slots is not None and in_flight >= slots:
+            if is_waiting and (better_slots := _better_slots(state, key, slots, now)) is not None:
+                yield Reason(key=key, reason="slots", number=better_slots, text=f"{name}{busy_text(slots, better_slots)}")
             continue
         if pause is not None and pause.is_in_force(now):
             kind: IdleReason = (
                 "breaker" if pause.reason in BREAKER_REASONS else "retry_after" if pause.reason == "retry_after" else "pause"
             )
             seconds_left = pause.until - now if pause.until > now else None
-            text = f"{name}{pause_text(pause, now)}"
+            text = f"{name}{pause_text(pause, now, pause_reason(state, pause))}"
             yield Reason(key=key, reason=kind, seconds=seconds_left, evidence=pause.evidence, text=text)
-        elif use is not None and (use.next_start > 0 or not (is_full or key in state.paces)):
-            # Without another reason, it is the limit: others may use it, too.
+        elif use is not None and not is_full and (use.next_start > 0 or (key not in state.paces and _is_reason(use))):
             yield _rate_limit_reason(key, name, use)
         elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
@@ -208,7 +259,39 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
             text = f"{name}{limit_text(limit, slots, evidence)}"
             yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
         elif is_waiting and not is_full and key in state.paces:
-            yield Reason(key=key, reason="pace", number=state.paces[key], text=f"{name}{pace_text(state.paces[key])}")
+            pace, evidence = state.paces[key], state.pace_evidence.get(key, "")
+            yield Reason(key=key, reason="pace", number=pace, evidence=evidence, text=f"{name}{pace_text(pace, evidence)}")
+
+
+def _is_reason(use: LimitUse) -> bool:
+    """Return whether a limit with room, as far as the calls of this run show, is why nothing starts: others may use it, too."""
+    return use.used >= _MOSTLY_USED * use.limit.size or use.quiet_seconds >= _QUIET_SECONDS
+
+
+def _better_slots(state: RunState, key: str, slots: int, until: float) -> int | None:
+    """Return how many slots of a key would use its known limits; None if its slots are enough, or not all of them are used."""
+    use = state.slot_use.get(key)
+    return None if use is None or state.limits.get(key, 0) < slots else use.better_slots(slots, until)
+
+
+def busy_slots_text(state: RunState) -> str:
+    """Return for which keys all slots were busy for half of the time although the known limit had room; empty if for none.
+
+    `all 100 slots were busy for 52 s, and 60 % of 5k requests per minute were used; --slots 250 would use all`
+    """
+    texts: list[str] = []
+    for key, use in state.slot_use.items():
+        slots, rate = slots_of(state, key) or 0, state.known_limits.call_rate(key)
+        better_slots = _better_slots(state, key, slots, use.last_start)
+        if better_slots is not None and rate is not None and use.full_seconds >= (use.last_start - use.begin) / 2:
+            limit = rate_limit_text(rate.limit.unit, rate.limit.size, rate.limit.window)
+            name = f"{_name(key)}: " if len(state.attempt_limits) > 1 else ""
+            used = f"{math.floor(100 * use.share(use.last_start))} % of {limit} were used"
+            texts.append(
+                f"{name}all {slots:,} slots were busy for {duration(use.full_seconds)}, and {used}; `--slots {better_slots}` "
+                "would use the limit"
+            )
+    return "; ".join(texts)
 
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:

@@ -132,5 +132,5 @@ class WaitLog:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"
             return "limit", busy_text if limit == slots else limit_text(limit, slots)
         if key in state.paces:
-            return "pace", pace_text(state.paces[key])
+            return "pace", pace_text(state.paces[key], state.pace_evidence.get(key, ""))
         return ("rate_limit", "") if state.known_limits.has_limits(key) else None

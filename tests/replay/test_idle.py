@@ -14,11 +14,13 @@ from evaljournal.journal.events import (
     IntakeResumed,
     LimitChanged,
     PaceChanged,
+    RetryScheduled,
     RunStopped,
     ScorerCallStarted,
     SessionStarted,
     TrialCompleted,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState
 from evaljournal.replay.runs.idle import Reason, one_line, reasons
 from evaljournal.replay.state.pauses import BREAKER_REASONS, Pause
@@ -57,6 +59,7 @@ FULL = [*queued("a", "b", "c"), attempt_started("a"), attempt_started("b"), LOWE
         ([IntakePaused(until=103.0, reason="no_response")], "endpoint does not respond; probing, next probe in 3 s"),
         ([IntakePaused(until=103.0, reason="all_rate_limited")], "every call is rate limited; probing, next probe in 3 s"),
         ([PACED], "pace: 4.2 starts/s"),
+        ([evolve_fact(PACED, evidence="429 after\n38 calls")], "pace: 4.2 starts/s; 429 after 38 calls"),
         ([PaceChanged(after=1234.5, reason="rate_limit")], "pace: 1,234 starts/s"),
         ([PACED, PaceChanged(before=4.21, reason="no_limit")], ""),
         (FULL, "concurrency limit 2 of 8: 429 at 3 in flight"),
@@ -177,6 +180,25 @@ def test_open_breaker(reason: str) -> None:
     assert state.pauses[""].is_in_force(NOW)
     assert not Pause(5.0, "retry_after").is_in_force(NOW)
     assert {} == run_state([IntakePaused(until=5.0, reason=reason), IntakeResumed(reason=reason)]).pauses
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        (answered("b"), "only trials that have failed are left; probing, next probe in 3 s"),
+        (queued("b"), "endpoint unavailable; probing, next probe in 3 s"),
+        ([], "endpoint unavailable; probing, next probe in 3 s"),
+    ],
+)
+def test_failing_inputs(others: list[Event], text: str) -> None:
+    """If there are outputs, and only trials that have failed are left, the endpoint is not said to be unavailable."""
+    failure = AttemptFailed(trial="a", attempt=1, error="E", message="503", category="unavailable", elapsed=0.1)
+    retry = RetryScheduled(trial="a", attempt=2, delay=1.0, reason="unavailable")
+    pause = IntakePaused(until=103.0, reason="unavailable")
+    state = run_state([START, *queued("a"), *others, attempt_started("a"), failure, retry, pause])
+    state.planned = state.total
+
+    assert [text] == [reason.text for reason in reasons(state, now=NOW, total=state.total)]
 
 
 def test_before_the_first_session() -> None:

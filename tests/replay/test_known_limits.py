@@ -25,12 +25,12 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay import fold
+from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.index import Index
 from evaljournal.replay.render.trajectory import trajectory_lines
 from evaljournal.replay.results.warning_text import warnings_of
-from evaljournal.replay.runs.idle import reasons
+from evaljournal.replay.runs.idle import busy_slots_text, reasons
 from evaljournal.replay.runs.limit_use import limit_series
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
@@ -151,9 +151,8 @@ RAISED = LimitChanged(before=2, after=250, reason="known_limit")
 @pytest.mark.parametrize(
     ("events", "limit"),
     [
-        ([RPM, START, RAISED], None),
+        ([START, RAISED], None),  # Another run of the process may have recorded the limit.
         ([RPM, START, RAISED, LimitChanged(before=250, after=99, reason="latency")], None),
-        ([START, RAISED], 250),
         ([RPM, START, evolve_fact(RAISED, after=1_001)], 1_001),
         ([RPM, START, evolve_fact(RAISED, reason="climbing")], 250),
     ],
@@ -307,7 +306,13 @@ PACED, PAUSED = PaceChanged(after=2.0, reason="rate_limit"), IntakePaused(until=
     [
         ([], {}, "tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"),
         ([], {"limit": TOKENS}, "tokens: 5.9k of 6k per minute used, next start in 49 s (advertised)"),
-        ([], {"limit": TOKENS, "need": 100}, "tokens: 100 of 6k per minute used (advertised)"),
+        (
+            [],
+            {"limit": TOKENS, "need": 100},
+            "tokens: 100 of 6k per minute used by this run, others may use the rest (advertised)",
+        ),
+        ([], {"limit": RPM}, "requests: 1 of 60 per minute used by this run, others may use the rest (declared)"),
+        ([], {"limit": RPM, "times": (9.5,)}, "60 requests per minute, spread evenly: next start in 0.5 s (declared)"),
         ([PACED], {}, "tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"),
         ([PAUSED], {}, "Retry-After: 2 s left"),
         ([PACED], {"need": 100}, "pace: 2 starts/s"),
@@ -316,6 +321,66 @@ PACED, PAUSED = PaceChanged(after=2.0, reason="rate_limit"), IntakePaused(until=
 def test_waiting_for_a_limit(events: list[Event], options: dict[str, Any], text: str) -> None:
     """A limit that holds starts is the reason, with its use and the next start, before the pace, but not before a pause."""
     assert [text] == waiting(*events, **options)
+
+
+def test_a_limit_that_is_hardly_used() -> None:
+    """It is no reason just after a start, nor if all calls that the concurrency limit allows are in flight."""
+    lowered = LimitChanged(before=8, after=1, reason="latency", evidence="slower")
+    queued = TrialEnqueued(trial="8", case="8", repeat=1, input=1, fingerprint="8")
+    started_again: list[Event] = [queued, AttemptStarted(trial="8", attempt=1, slot=0, need={"requests": 1}), lowered]
+
+    assert [] == waiting(limit=TOKENS, need=100, times=(9.5,))
+    assert ["concurrency limit 1 of 2: slower"] == waiting(*started_again, limit=evolve_fact(RPM, size=6.0))
+
+
+def busy(size: float, limit: int = 2, *, starts: int = 12) -> RunState:
+    """Return the state of a run in which two calls of 2 s each are always in flight, under a limit of requests."""
+    events: list[Timed] = [(0.0, evolve_fact(RPM, size=size)), (0.0, LimitChanged(before=0, after=limit, reason="start"))]
+    names = [str(number) for number in range(starts + 1)]
+    events += [(0.0, TrialEnqueued(trial=name, case=name, repeat=1, input=1, fingerprint=name)) for name in names]
+    for number in range(starts):
+        t = 2.0 * (number // 2)
+        if number > 1:
+            name = str(number - 2)
+            events.append((t, AttemptSucceeded(trial=name, attempt=1, output=1, elapsed=2.0)))
+            events.append((t, TrialCompleted(trial=name, attempts=1)))
+        events.append((t, AttemptStarted(trial=str(number), attempt=1, slot=number % 2, need={"requests": 1})))
+    return fold(records(("00:00:00", events)))
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "starts", "texts"),
+    [
+        (300.0, 2, 12, ["all 2 slots are busy; `--slots 20` would use the limit"]),
+        (300.0, 2, 4, []),  # The use of the limit is not known yet.
+        (60.0, 2, 12, []),
+        (300.0, 1, 12, []),
+    ],
+)
+def test_all_slots_are_busy(size: float, limit: int, starts: int, texts: list[str]) -> None:
+    """If all slots are busy although a known limit has room, that is shown, with the slots that would use the limit."""
+    assert texts == [reason.text for reason in reasons(busy(size, limit, starts=starts), now=11.0, total=99)]
+
+
+def test_all_slots_were_busy() -> None:
+    """The summary says for how long, and how much of the limit was used; not if the limit held the starts."""
+    text = "all 2 slots were busy for 10 s, and 24 % of 300 requests per minute were used; `--slots 20` would use the limit"
+
+    assert (text, {}) == (busy_slots_text(busy(300.0)), busy(300.0).paused_seconds)
+    assert "" == busy_slots_text(busy(60.0))
+
+
+@pytest.mark.parametrize(
+    ("limit", "times", "seconds"),
+    [
+        (RPM, [1.0, 2.0, 3.0], {"rate_limit": 2.0}),
+        (RPM, [1.0, 31.0], {"rate_limit": 1.0}),
+        (RPD, [1.0, 2.0], {}),
+    ],
+)
+def test_time_held_by_a_limit(limit: RateLimitSeen, times: list[float], seconds: dict[str, float]) -> None:
+    """Time in which a known limit held starts is counted, but not longer than it explains; a limit per day holds none."""
+    assert seconds == fold(records(("00:00:00", [(0.0, limit), *calls(times)]))).paused_seconds
 
 
 def test_agents_wait_in_their_slots() -> None:
