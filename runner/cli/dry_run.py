@@ -13,6 +13,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.export.model_call import TaskModels
 from evaljournal.replay.render.summary import billed_usage
 from evaljournal.replay.results.budget_text import quantity
+from evaljournal.replay.state.known_limits import MAX_SLOTS
 from evaljournal.replay.state.shards import Shard
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.usage import JUDGE_USAGE, add
@@ -24,7 +25,7 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.limits import describe_limits, ignores_headers
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.plan import SelectedTrials
-from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots
+from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, has_elastic_slots
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.run_paths import RUNS, runs_under
 from evaljournal.runner.secrets import mask_values
@@ -355,7 +356,8 @@ def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
 def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, shards: int) -> Iterator[str]:
     """Yield the limits, the scorers, the gates and when the run stops."""
     timeout = "none" if settings.timeout is None else duration(settings.timeout)
-    yield f"at most {plural(slots, 'slot')}{_slot_scope(selection.keys)} ({settings.policy}), timeout {timeout}"
+    scope = f"{_slot_scope(selection.keys)}{_more_slots(selection, settings)}"
+    yield f"at most {plural(slots, 'slot')}{scope} ({settings.policy}), timeout {timeout}"
     if declared := describe_limits(settings.limits):
         division = f", divided by {shards:,} shards" if shards > 1 else ""
         yield f"rate limits: at most {printable(declared, 1_000)}{division}"
@@ -366,6 +368,15 @@ def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, sh
         yield f"gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass"
     if conditions := list(_stop_conditions(settings)):
         yield f"stops {', or '.join(conditions)}; `evaljournal resume` continues"
+
+
+def _more_slots(selection: SelectedTrials, settings: Settings) -> str:
+    """Return how many slots may follow from a known limit, if they may."""
+    keys, evaluation = selection.keys, selection.evaluation
+    is_elastic = (has_elastic_slots(key, keys, evaluation.scorers, settings, evaluation.hooks) for key in keys.tasks)
+    if settings.slots is not None or settings.policy != "adaptive" or not any(is_elastic):
+        return ""
+    return f", {MAX_SLOTS:,} if a known limit can use them"
 
 
 def _slot_scope(keys: TaskKeys) -> str:

@@ -250,6 +250,19 @@ def test_headers_can_be_ignored(tmp_path: Path, options: list[str], config: str)
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--rpm", "60"], "at most 100 slots, 1,000 if a known limit can use them (adaptive)"),
+        (["--slots", "60"], "at most 60 slots (adaptive)"),
+        (["--policy", "fixed"], "at most 100 slots (fixed)"),
+    ],
+)
+def test_dry_run_with_slots_of_a_known_limit(tmp_path: Path, options: list[str], text: str) -> None:
+    """`--dry-run` shows how many slots may follow from a known limit, unless they are fixed."""
+    assert f"  {text}, timeout 10 min\n" in dry_run(tmp_path, *options).stdout
+
+
+@pytest.mark.parametrize(
     ("options", "config", "message"),
     [
         (["--rpm", "0"], "", "--rpm 0: must be a number above 0; k stands for thousands, M for millions"),
