@@ -79,7 +79,7 @@ class Adaptive:
         self._recorded_pace: float | None = None
         self._changes: list[PolicyEvent] = []
         self._pace = Pace(fixed_pace=None if is_short else FIRST_PACE)
-        self._in_flight = InFlight(slots=slots, limit=self.limit)
+        self._in_flight = InFlight(slots=slots, limit=self.limit, is_short=is_short)
         self._latency = LatencyBaseline()
         self._breaker = Breaker()
         self._random_429s = Random429s()
@@ -345,7 +345,7 @@ class Adaptive:
             not_before = self._now + min(retry_after or 0.0, PLATEAU_LONGEST)
             self._suspend(breaker.record_failed_probe(self._now, not_before=not_before))
             return
-        if not self._limited_starts and not self._last_change:
+        if not self._limited_starts and not self._last_change and not self._in_flight.is_short:
             # The first 429: refill the slots slowly, because it may be a rate limit.
             self._pace.fixed_pace = max(FIRST_PACE, FEW / max(self._now - start.t, SMOOTHING))
         self._pace.starts_without_token += 1
@@ -384,11 +384,10 @@ class Adaptive:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             self._learn_rate(start, retry_after, in_a_row=False)
-        elif may_be_over_limit and in_flight.explains(start):
-            if in_flight.has_enough_evidence():
-                self._learn_limit(start)
         else:
-            self._count_unexplained(start)
+            self._count_unexplained(start)  # Also near a limit: several there may be random.
+            if may_be_over_limit and not random_429s.is_testing and in_flight.explains(start):
+                self._learn_limit(start)
 
     def _learn_limit(self, start: Start) -> None:
         self._begin_change()

@@ -49,6 +49,8 @@ class InFlight:
     slots: int
     """The limit never exceeds this."""
     limit: int
+    is_short: bool = False
+    """Whether the run is too short for finding out whether single 429s are random."""
     phase: Literal["climbing", "holding", "trying", "comparing"] = "climbing"
     phase_start: float = 0.0
     period: float = SHORT_TIME
@@ -93,7 +95,7 @@ class InFlight:
                 self._climb(max(self.limit, min(self._safe_load(), self.slots)))
 
     def record_success(self, start: Start, t: float, proven_limit: int, *, patience: float) -> None:
-        """Raise the limit if it is used, up to `proven_limit`; abandon a comparison without a result after `patience` seconds."""
+        """Raise the limit if it is used, up to `proven_limit`; end a comparison without a result after `patience` seconds."""
         if self.phase == "comparing" and t - self.phase_start >= max(patience, SEVERAL * SHORT_TIME):
             # Nothing could be compared, because something else limits the starts.
             self._hold(self.known_limit, t, self._longer_period())
@@ -171,22 +173,16 @@ class InFlight:
         return start.in_flight > max(self.highest_accepted_load - 1, FEW)
 
     def explains(self, start: Start) -> bool:
-        """Return whether too many in flight may explain a 429.
-
-        It may if so many were never accepted, or if the known limit is close.
-        """
+        """Return whether too many in flight explain a 429: it is one of a few where so many were never accepted, or near."""
         is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > BUSY_SHARE * self.known_limit
-        if start.in_flight <= FEW or (start.in_flight <= max(self._safe_load(), self.known_limit) and not is_near):
+        is_above = start.in_flight > max(self._safe_load(), self.known_limit)
+        if start.in_flight <= FEW or not (is_near or is_above):
             return False
         if start.order - self.last_limited_above > max(WINDOW, self.limit // 2):
             self.limited_above = 0
         self.limited_above += 1
         self.last_limited_above = max(self.last_limited_above, start.order)
-        return True
-
-    def has_enough_evidence(self) -> bool:
-        """Return whether there were enough rate-limited starts above the accepted load."""
-        return self.limited_above >= min(FEW, self.limit)
+        return self.limited_above >= min(FEW, self.limit) and (self.known_limit > 0 or not self.is_short)
 
     def discard(self) -> None:
         """Forget a limit that 429s were the evidence for: they have another reason."""

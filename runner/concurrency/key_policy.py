@@ -111,12 +111,13 @@ class KeyPolicy:
         """Use as many slots as a known rate needs, at most `max_slots` or those of the settings; return the change to record.
 
         The known limits decide when calls start, so the policy need not find out how many may be in flight: a limit that it
-        has not lowered becomes that of the slots. Call it when all slots that the limit allows are in use, and if
-        `may_follow_rate`.
+        has not lowered becomes that of the slots. Call it when all slots that the limit allows are in use.
         """
         if self._needed_slots is None:
             self._needed_slots = NeededSlots()
             slots, evidence = self._slots, f"{limit_text(rate)}: the known limit decides when calls start"
+        elif not self.may_follow_rate:
+            return []
         else:
             slots, evidence = self._needed_slots.raised(rate, self.limit, max(max_slots, self._slots))
         policy, old_limit = self._policy, self.limit
