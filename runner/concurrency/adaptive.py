@@ -74,9 +74,12 @@ class Adaptive:
         """The latest rate-limited starts after `_last_change`, by their order."""
         self._limited_trials: dict[str, tuple[int, float]] = {}
         """Trial → its rate limits in a row, and its last rate-limited start after `_last_change`."""
+        self._total_429s = 0
         self._last_change = 0
         """The newest start when a 429 last changed a limit or a pace; earlier starts cannot change it again."""
         self._recorded_pace: float | None = None
+        self._pace_evidence = "a long run begins slowly, to find a rate limit before all slots are in use"
+        """Why the pace changes next, if something other than the time without a 429 is the reason."""
         self._changes: list[PolicyEvent] = []
         self._pace = Pace(fixed_pace=None if is_short else FIRST_PACE)
         self._in_flight = InFlight(slots=slots, limit=self.limit, is_short=is_short)
@@ -325,6 +328,7 @@ class Adaptive:
         """Record that the breaker is closed."""
         if self._breaker.reason == "all_rate_limited":
             self._pace.resume(self._now)
+            self._pace_evidence = "calls are accepted again"
         self._pause = CurrentPause()
         self._changes.append(IntakeResumed(reason=self._breaker.reason, evidence=evidence))
 
@@ -333,6 +337,7 @@ class Adaptive:
     def _process_rate_limit(self, start: Start, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
         breaker = self._breaker
+        self._total_429s += 1
         count, last = self._limited_trials.get(start.trial, (0, math.inf))
         is_new = start.order > self._last_change
         self._limited_trials[start.trial] = count + 1, start.order if is_new else last
@@ -347,6 +352,7 @@ class Adaptive:
             return
         if not self._limited_starts and not self._last_change and not self._in_flight.is_short:
             # The first 429: refill the slots slowly, because it may be a rate limit.
+            self._pace_evidence = f"first 429, at {start.in_flight} in flight"
             self._pace.fixed_pace = max(FIRST_PACE, FEW / max(self._now - start.t, SMOOTHING))
         self._pace.starts_without_token += 1
         if not is_new or count + 1 >= SEVERAL:  # After several, the trial may be the reason.
@@ -385,8 +391,8 @@ class Adaptive:
         elif self._pace.is_above(start.t):
             self._learn_rate(start, retry_after, in_a_row=False)
         else:
-            self._count_unexplained(start)  # Also near a limit: several there may be random.
-            if may_be_over_limit and not random_429s.is_testing and in_flight.explains(start):
+            is_tested = self._count_unexplained(start)  # Also near a limit: several there may be random.
+            if may_be_over_limit and not is_tested and in_flight.explains(start):
                 self._learn_limit(start)
 
     def _learn_limit(self, start: Start) -> None:
@@ -405,8 +411,11 @@ class Adaptive:
             # Nothing is accepted, so no rate can be measured: probe until something is.
             probe_at = None if retry_after is None else self._now + pause
             self._breaker.begin("all_rate_limited", self._now, self._now, self._start_count, probe_at=probe_at)
-            self._suspend("every call is rate limited")
+            retry_text = f"; Retry-After: {retry_after:.6g} s" if is_ban else ""
+            self._pace_evidence = f"every call is rate limited{retry_text}"
+            self._suspend(self._pace_evidence)
             return
+        self._pace_evidence = evidence
         evidence = f"{evidence}; pacing at {pace.estimate or 0.0:.3g}/s"
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.restart_at(self._now), "rate_limited", evidence)
@@ -414,15 +423,17 @@ class Adaptive:
             self._changes += self._pause.begin_retry_after(self._now, retry_after, evidence)
         pace.postpone(self._pause.earliest_start(self._now))
 
-    def _count_unexplained(self, start: Start) -> None:
-        """Count a 429 that may be random; begin a test after many."""
+    def _count_unexplained(self, start: Start) -> bool:
+        """Count a 429 that may be random; return whether a test begins."""
         random_429s, pace = self._random_429s, self._pace
-        if not random_429s.count(start, len(self._calls)) or self._in_flight.phase == "comparing":
-            return
+        if not random_429s.count(start, len(self._calls), self._total_429s) or self._in_flight.phase == "comparing":
+            return False
+        self._pace_evidence = f"{random_429s.observed_share:.0%} of calls were rate limited, and no limit explains it"
         random_429s.begin_test(self._start_count)
         rate = min(random_429s.rate, pace.estimate or random_429s.rate)
         # Rejected calls may have used up tokens: let the bucket refill first.
         pace.fixed_pace, pace.next_start = TEST_PACE * rate, self._now + MANY / rate
+        return True
 
     def _end_test(self, last_start: int) -> None:
         """End the test for random 429s with `last_start`."""
@@ -430,8 +441,10 @@ class Adaptive:
         if random_429s.end_test(last_start):
             pace.forget()
             self._in_flight.discard()
-            self._record_limit("random_429s", f"{random_429s.share:.0%} of calls are rate limited at any pace")
+            self._pace_evidence = f"{random_429s.share:.0%} of calls are rate limited at any pace"
+            self._record_limit("random_429s", self._pace_evidence)
         else:
+            self._pace_evidence = "fewer 429s at a lower pace"
             pace.adopt(random_429s.rate, self._now)
             pace.next_start = self._now
 
@@ -457,13 +470,15 @@ class Adaptive:
 
     def _record_pace(self) -> None:
         """Record the pace if pacing begins or ends, or the pace differs by at least a tenth from the last recorded one."""
-        pace, recorded_pace = self._pace.pace_at(self._now), self._recorded_pace
+        pace, recorded_pace, is_testing = self._pace.pace_at(self._now), self._recorded_pace, self._random_429s.is_testing
         if pace is None:
             if recorded_pace is None:
                 return
         elif recorded_pace is not None and (1 - PACE_CHANGE) * recorded_pace < pace < (1 + PACE_CHANGE) * recorded_pace:
             return
-        default = "test" if self._random_429s.is_testing else "start"
-        reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed_pace is None else default
+        is_fixed = self._pace.fixed_pace is not None
+        reason = "no_limit" if pace is None else "rate_limit" if not is_fixed else "test" if is_testing else "start"
         self._recorded_pace = pace if pace is None else round(pace, 3)
-        self._changes.append(PaceChanged(before=recorded_pace, after=self._recorded_pace, reason=reason, evidence=""))
+        evidence = self._pace_evidence or ("calls are answered" if is_fixed else "no 429 at this pace")
+        self._pace_evidence = ""
+        self._changes.append(PaceChanged(before=recorded_pace, after=self._recorded_pace, reason=reason, evidence=evidence))

@@ -36,6 +36,8 @@ class Random429s:
     """The first start that is counted."""
     signs: list[Start] = field(factory=list[Start])
     """Unexplained 429s since `first_start`."""
+    earlier_429s: int = 0
+    """All 429s before the first sign."""
     observed_share: float = 0.0
     """Share of 429s that led to the current test."""
     rate: float = 0.0
@@ -55,19 +57,26 @@ class Random429s:
         mean = self.share * starts
         return mean + SEVERAL * math.sqrt(mean)
 
-    def count(self, start: Start, in_flight: int) -> bool:
-        """Count an unexplained 429 with this many in flight; return whether a test should begin."""
+    def count(self, start: Start, in_flight: int, total_429s: int) -> bool:
+        """Count an unexplained 429 with this many in flight; return whether a test should begin.
+
+        `total_429s` is the number of 429s so far, explained ones included.
+        """
         if start.order < self.first_start:
             return False
+        if not self.signs:
+            self.earlier_429s = total_429s - 1
         self.signs.append(start)
         if self.is_testing:
             return False
         starts = start.order - self.first_start + 1
         self.observed_share = len(self.signs) / starts
         if starts > _MEMORY:
-            self.first_start, self.signs = start.order - _MEMORY // 2, self.signs[len(self.signs) // 2 :]
+            self.first_start, self.earlier_429s = start.order - _MEMORY // 2, total_429s - len(self.signs) // 2
+            self.signs = self.signs[-(len(self.signs) // 2) :]
             self.share = min(self.share, self.observed_share)
-        accepted_calls, seconds = start.order - self.signs[0].order - len(self.signs), start.t - self.signs[0].t
+        accepted_calls = start.order - self.signs[0].order - (total_429s - self.earlier_429s)
+        seconds = start.t - self.signs[0].t
         is_measured = accepted_calls >= max(MEASURED_CALLS, in_flight) and seconds > 0
         if len(self.signs) < MANY + self.expected(starts) or not is_measured:
             return False
