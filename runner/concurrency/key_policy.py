@@ -17,8 +17,8 @@ from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.needed_slots import NeededSlots, limit_text
 from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Decision, Policy, StartPermit, call_of, result_of
-from evaljournal.runner.concurrency.probes import Probes
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.secrets import mask
 
 RAISE_VARIABLE: Final = "EVALJOURNAL_RAISE_POLICY_ERRORS"

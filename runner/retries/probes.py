@@ -5,8 +5,6 @@ its waits for a rate limit may take. If a call was answered since a trial first 
 count, because otherwise an input that always fails would probe for ever.
 """
 
-from evaljournal.runner.concurrency.policy import Outcome
-
 
 class Probes:
     """The failures of trials and calls, and the probes that do not count."""
@@ -32,8 +30,8 @@ class Probes:
         else:
             self.free.discard(call)
 
-    def record_end(self, call: str, outcome: Outcome, t: float) -> None:
-        """Record that a call failed or was answered; a rate limit is neither."""
+    def record_end(self, call: str, outcome: str, t: float) -> None:
+        """Record how a call ended; a rate limit is neither a failure nor an answer."""
         if outcome in ("unavailable", "timed_out"):
             self._first_failures.setdefault(call, t)
         elif outcome not in ("rate_limited", "interrupted"):
