@@ -2,7 +2,7 @@
 
 A probe tests the endpoint, not the trial. So in an outage, where nothing is answered, no trial loses retries, for as long as
 its waits for a rate limit may take. If a call was answered since a trial first failed, the trial may be the cause: its probes
-count, because otherwise an input that always fails would probe for ever.
+count, because otherwise an input that always fails would never end.
 """
 
 
