@@ -221,15 +221,15 @@ def rate_limit() -> str:
     """Draw the first 60 s on an endpoint that accepts 10 calls per second, with a burst of 20."""
     policy = simulate_policy(Endpoint(rate=10.0, burst=20.0), 60.0)
     flight_panel = Panel("Attempts in flight", 66, 150, 60.0, 48)
-    pace_panel = Panel("Pace: starts per second", 262, 110, 60.0, 40)
+    pace_panel = Panel("Pace: starts per second", 262, 130, 60.0, 50)
     return picture(
-        412,
+        432,
         "Ramp-up until a rate limit is detected",
         legend(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
         flight_panel.frame([0, 16, 32, 48], show_times=False),
         flight_panel.steps(policy.in_flight, FLIGHT, fill=True),
         flight_panel.steps(policy.limits, LIMIT, dash="6 4"),
-        pace_panel.frame([0, 10, 20, 30, 40], show_times=True),
+        pace_panel.frame([0, 10, 20, 30, 40, 50], show_times=True),
         pace_panel.level(10, "the endpoint accepts 10/s"),
         pace_panel.steps(policy.paces, PACE),
         pace_panel.ticks(policy.rate_limit_times, BAD, value=0),
