@@ -79,7 +79,7 @@ class InFlight:
     """Starts after `last_lowered` that timed out."""
 
     def raise_slots(self, slots: int) -> bool:
-        """Use `slots` from now on, because a known limit decides when calls start; return whether nothing speaks against it."""
+        """Use `slots`, because a known limit decides when calls start; return False if there is evidence against so many."""
         may_rise = self.phase == "climbing" and self.threshold is None
         if may_rise:
             self.slots = self.limit = slots

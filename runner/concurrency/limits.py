@@ -3,7 +3,7 @@
 A call starts when every limit has room for it. Nothing here waits or reads a clock: times are passed in.
 
 A declared limit is spread evenly, because some providers enforce 60 per minute as 1 per second. So is an advertised limit
-without a reset, which has fixed windows (Azure): what remains of one does not say when the next begins. Where that is known
+without a reset, which has fixed windows (Azure): what remains of one does not show when the next begins. Where that is known
 (Mistral), what remains is spread over the rest of the window.
 
 Any other advertised limit is a bucket whose level each reply reports. Its level is what remained when the request of the newest
@@ -12,7 +12,7 @@ to last for a few round trips: a full bucket is used quickly, an empty one at th
 machines or other users of the key get similar shares, because all of them see the same level.
 
 Headers may be wrong. A limit is not believed while calls succeed that it rules out: larger ones than it allows, or three in a
-row after a reply that said that nothing was left. One call per 5 s is tried in spite of such a reply.
+row after a reply that reported nothing remaining. One call per 5 s is tried in spite of such a reply.
 """
 # ruff: noqa: FURB136, PLR1730 - calls of `min` and `max` would take a fifth of the time of an admission
 

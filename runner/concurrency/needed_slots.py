@@ -1,8 +1,8 @@
 """How many slots the rate of a known limit needs: 1.5 times the rate times the latency (Little's law).
 
-The latency is the mean of as many calls as the limit allows, because of the first ones only the quickest have ended. After a
-change, as many are waited for first: if the server cannot do what its limits allow, it only gets slower, and the policy lowers
-the limit before it is raised again.
+The latency is the mean of as many calls as the limit allows, because the first calls to end are the quickest ones. After a
+change, the measurement begins once as many calls have ended: a server that cannot serve what its limits allow only gets slower,
+and the policy lowers the limit before it is raised again.
 """
 
 from typing import Final
