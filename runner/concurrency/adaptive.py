@@ -389,7 +389,8 @@ class Adaptive:
             if random_429s.is_testing and len(random_429s.signs) >= SEVERAL > len(limited_starts):
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
-            self._learn_rate(start, retry_after, in_a_row=False)
+            if len(limited_starts) > 1 or self._pace.is_used_up(start):  # Otherwise it may be random.
+                self._learn_rate(start, retry_after, in_a_row=False)
         else:
             is_tested = self._count_unexplained(start)  # Also near a limit: several there may be random.
             if may_be_over_limit and not is_tested and in_flight.explains(start):

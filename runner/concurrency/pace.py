@@ -97,6 +97,13 @@ class Pace:
         pace = self.pace_at(t)
         return self.fixed_pace is None and pace is not None and (self.is_searching or pace > self.measured_rate)
 
+    def is_used_up(self, start: Start) -> bool:
+        """Return whether a single 429 is no chance: all that flowed in since the anchor was granted, or care is needed."""
+        if self.anchor is None or self.is_searching:
+            return self.careful_rate is not None
+        granted = start.order - self.anchor.order - self.starts_without_token
+        return granted + 1 >= self.measured_rate * (start.t - self.anchor.t)
+
     def record_start(self, t: float, flow: float, round_trip: float) -> None:
         """Space the next start from this one; `flow` is the rate that the slots allow."""
         pace = self.pace_at(t)
