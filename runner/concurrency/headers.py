@@ -51,6 +51,7 @@ _UNITS: Final[dict[str, LimitUnit]] = {
     "project-requests": "requests",
     "input-tokens": "input_tokens",
     "output-tokens": "output_tokens",
+    "bysize": "tokens",
     "": "requests",
 }
 _PATTERNS: Final = tuple(
@@ -58,12 +59,11 @@ _PATTERNS: Final = tuple(
     for pattern in (
         r"(?P<scope>(?:llm_provider-)?x-ratelimit-(?:\w{1,64}-)??)(?P<field>limit|remaining|reset|renewalperiod)-(?P<unit>[a-z-]+)",
         r"(?P<scope>(?:llm_provider-)?anthropic-ratelimit-)(?P<unit>[a-z-]+)-(?P<field>limit|remaining|reset)",
-        r"(?P<scope>x-ratelimitbysize-)(?P<field>limit|remaining)-minute",
-        r"(?P<scope>ratelimitbysize-)(?P<field>reset)",
+        r"(?:x-)?(?P<scope>ratelimit(?P<unit>bysize)-)(?P<field>limit|remaining|reset)(?:-minute)?",
         r"(?P<scope>(?:x-)?ratelimit-)(?P<field>limit|remaining|reset)",
     )
 )
-"""Names of headers: OpenAI and its kin, Anthropic, Mistral (two), and the general ones without a unit."""
+"""Names of headers: OpenAI and its kin, Anthropic, Mistral, and the general ones without a unit."""
 _IETF: Final = re.compile(r'"(?P<name>[\w.-]{1,64})"\s*;\s*(?P<values>[a-z0-9=; .]+)', re.ASCII)
 """The IETF draft: `ratelimit: "default";r=50;t=30` and `ratelimit-policy: "default";q=100;w=60`."""
 
@@ -92,17 +92,14 @@ def _limits_named(names: tuple[str, ...], host: str) -> list[_LimitHeaders]:
         matches = (pattern.fullmatch(name) for pattern in _PATTERNS)
         if match := next(filter(None, matches), None):
             parts = match.groupdict(default="")
-            is_by_size = "bysize" in parts["scope"]
-            scope = parts["scope"].removeprefix("x-") if is_by_size else parts["scope"]
-            unit = "tokens" if is_by_size else parts.get("unit", "")
-            fields.setdefault((scope, unit), {})[parts["field"]] = name
+            fields.setdefault((parts["scope"], parts.get("unit", "")), {})[parts["field"]] = name
     limits: list[_LimitHeaders] = []
     for (scope, unit), names_by_field in fields.items():
         is_sum = unit == "tokens" and (scope, "input-tokens") in fields  # Anthropic sends it beside its parts.
         if unit in _UNITS and not is_sum and {"limit", "remaining"} <= names_by_field.keys():
             header_names = [names_by_field.get(field, "") for field in ("limit", "remaining", "reset", "renewalperiod")]
             window = DAY if host == "api.groq.com" and unit == "requests" else MINUTE
-            limits.append(_LimitHeaders(_UNITS[unit], window, not unit, "bysize" in scope, *header_names))
+            limits.append(_LimitHeaders(_UNITS[unit], window, not unit, unit == "bysize", *header_names))
     return limits
 
 

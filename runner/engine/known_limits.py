@@ -11,7 +11,7 @@ import trio
 
 from evaljournal.journal.events import RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.state.known_limits import MAX_SLOTS
+from evaljournal.replay.state.known_limits import MAX_SLOTS, MINUTE
 from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
@@ -21,6 +21,8 @@ from evaljournal.runner.tasks.call_size import CallSize
 TOO_MANY_REQUESTS: Final = 429
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
+_RECORDED_CHANGE: Final = 0.05
+"""Change of a limit, as a share, from which it is recorded again."""
 _OTHER_DESCRIPTORS: Final = 100
 """Descriptors that a run needs besides those of its calls: the journal, pipes, and the files of the task."""
 _shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()
@@ -62,6 +64,8 @@ class KeyLimits:
     """Returns the time that `limits` use."""
     _queue: trio.StrictFIFOLock = attrs.field(init=False, factory=trio.StrictFIFOLock)
     """The calls inside attempts start in the order in which they came, so that none is overtaken again and again."""
+    _recorded: dict[str, tuple[RateLimitSeen, float]] = attrs.field(init=False, factory=dict[str, tuple[RateLimitSeen, float]])
+    """Header → the limit as this run recorded it last, and when: other runs may have seen it before."""
 
     @property
     def needs_sizes(self) -> bool:
@@ -94,8 +98,24 @@ class KeyLimits:
         advertised = advertised_limits(headers, self._wall(), self._host) if self._reads_headers else []
         is_429 = status == TOO_MANY_REQUESTS
         if advertised or is_429:
-            for seen in self.limits.read(call, advertised, self.now(), is_429=is_429):
-                self._record(evolve_fact(seen, key=self.key))
+            self.limits.read(call, advertised, self.now(), is_429=is_429)
+            self.record_changes()
+
+    def record_changes(self) -> None:
+        """Record the limits that are new to this run or have changed.
+
+        A size is recorded at most once a minute: behind a gateway, sizes may alternate.
+        """
+        for seen in self.limits.seen():
+            recorded, recorded_at = self._recorded.get(seen.header, (None, 0.0))
+            if seen is recorded:
+                continue
+            if recorded is not None and recorded.is_believed == seen.is_believed:
+                is_changed = abs(seen.size - recorded.size) >= _RECORDED_CHANGE * recorded.size
+                if not is_changed or self.now() < recorded_at + MINUTE:
+                    continue
+            self._recorded[seen.header] = seen, self.now()
+            self._record(evolve_fact(seen, key=self.key))
 
 
 class KnownLimits:
@@ -135,8 +155,8 @@ class KnownLimits:
             limits = KeyLimits(key, shared, host, self._reads_headers, self._record, self._wall)
             self._by_identity[identity] = limits
             now = limits.now()
-            for seen in limits.limits.declare(self._declared(model), now):
-                self._record(evolve_fact(seen, key=key))
+            limits.limits.declare(self._declared(model), now)
+            limits.record_changes()
             limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key))
         return limits
 

@@ -14,7 +14,7 @@ from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.runner.concurrency.headers import AdvertisedLimit, advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
-from evaljournal.runner.engine.known_limits import shared_limits
+from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits, shared_limits
 from evaljournal.runner.tasks.call_size import CallSize
 
 REQUEST = CallSize()
@@ -79,9 +79,9 @@ def test_declared_requests_are_spread_evenly() -> None:
 def test_the_lower_of_two_declared_limits_applies() -> None:
     """Runs that share a key may declare different values."""
     known = declared(rpm=600)
-    [seen] = known.declare({"rpm": 60}, 0.0)
-    assert RateLimitSeen(unit="requests", size=60, window=MINUTE, source="declared", header="rpm") == seen
-    assert [seen] == known.declare({"rpm": 100}, 0.0)
+    known.declare({"rpm": 60}, 0.0)
+    known.declare({"rpm": 100}, 0.0)
+    assert [RateLimitSeen(unit="requests", size=60, window=MINUTE, source="declared", header="rpm")] == known.seen()
 
 
 def test_a_resumed_run_waits_for_the_calls_of_earlier_sessions() -> None:
@@ -177,14 +177,39 @@ def test_the_refill_rate_follows_from_the_reset() -> None:
     assert 0.6 == pytest.approx(known.wait(REQUEST, 0.0))
 
 
-def test_limits_are_reported_when_they_are_new_or_have_changed() -> None:
+def recording(recorded: list[RateLimitSeen]) -> KeyLimits:
+    """Return the limits of a key as a new run uses them, which adds what it records to a list."""
+    session = KnownLimits(recorded.append, lambda: 0.0, lambda _: {}, lambda _: ())
+    return session.of("an endpoint, an API key and a model", key="a key", model="a model", host="")
+
+
+def header_values(size: float) -> dict[str, str]:
+    values = {"limit": f"{size:g}", "remaining": "10", "reset": "6s"}
+    return {f"x-ratelimit-{name}-requests": value for name, value in values.items()}
+
+
+async def test_limits_are_recorded_when_they_are_new_or_have_changed() -> None:
     """A change below 5 % is not recorded, and another one at most once a minute: behind a gateway, sizes alternate."""
-    known, call = Limits(), Limits().start(REQUEST, 0.0)
-    sizes = [
-        [seen.size for seen in known.read(call, requests(size, 10), t, is_429=False)]
-        for t, size in ((0, 100), (70, 104), (80, 106), (90, 106), (100, 50), (110, 106), (120, 50), (140, 50))
-    ]
+    recorded: list[RateLimitSeen] = []
+    known = recording(recorded)
+    sizes = []
+    for pause, size in ((0, 100), (70, 104), (10, 106), (10, 106), (10, 50), (10, 106), (10, 50), (20, 50)):
+        await trio.sleep(pause)
+        known.read(known.limits.start(REQUEST, known.now()), 200, header_values(size))
+        sizes.append([seen.size for seen in recorded])
+        recorded.clear()
     assert [[100], [], [106], [], [], [], [], [50]] == sizes
+
+
+async def test_each_run_records_the_limits_that_it_shares() -> None:
+    """A run of a suite obeys what the replies to another run have shown, so its journal states that, too."""
+    first, second, third = list[RateLimitSeen](), list[RateLimitSeen](), list[RateLimitSeen]()
+    known, other = recording(first), recording(second)
+    for session in (known, other):
+        session.read(session.limits.start(REQUEST, session.now()), 200, header_values(100))
+    recording(third)
+    assert [100] == [seen.size for seen in first]
+    assert first == second == third
 
 
 def test_a_429_for_which_there_was_room_spreads_a_limit_evenly() -> None:
@@ -263,16 +288,8 @@ def test_a_fixed_window_is_spread_over_its_rest() -> None:
     known.read(known.start(size, 0.0), mistral(10_000, 20.0), 0.0, is_429=False)
     assert 50 == pytest.approx(starts_within(known, 0.0, 10.0, size), abs=3)
     known.read(known.start(size, 11.0), mistral(50, 9.0), 11.0, is_429=True)
-    assert 10 == known.wait(size, 11.0)  # A second after its end, because resets are rounded.
-    assert 600 == pytest.approx(starts_within(known, 21.0, 60.0, size), abs=10)
-
-
-def test_the_earliest_end_of_a_window_counts() -> None:
-    """Resets of whole seconds are rounded up, so the earliest of several is the best."""
-    known, size = Limits(), CallSize(max_output=100)
-    for t, reset in ((0.0, 20.0), (0.9, 19.0), (1.0, 20.0)):
-        known.read(known.start(size, t), mistral(0, reset), t, is_429=True)
-    assert 19.9 == pytest.approx(known.wait(size, 1.0))
+    assert 9 == known.wait(size, 11.0)
+    assert 600 == pytest.approx(starts_within(known, 20.0, 60.0, size), abs=10)
 
 
 @pytest.mark.parametrize(("host", "count"), [("api.openai.com", 13), ("name.openai.azure.com", 13), ("localhost", 1000)])
@@ -296,50 +313,41 @@ def test_the_first_reply_ends_the_wait_for_it(*, is_advertised: bool) -> None:
     assert 0 == known.wait(REQUEST, 0.0)
 
 
-def believed(changes: list[RateLimitSeen]) -> list[bool]:
-    return [seen.is_believed for seen in changes]
+def is_believed(known: Limits) -> bool:
+    [seen] = known.seen()
+    return seen.is_believed
 
 
 def test_successes_refute_that_nothing_is_left() -> None:
     """A proxy sends `remaining: 0` with a reset in a day. A call is tried every 5 s, and three successes refute it."""
-    known, t, changes = Limits(), 0.0, list[bool]()
-    starts = []
+    known, t, starts = Limits(), 0.0, list[tuple[float, bool]]()
     for _ in range(5):
         call = start_when_allowed(known, REQUEST, t)
-        starts.append(call.t)
         t = call.t + 1
-        changes += believed(known.read(call, requests(100, 0, reset=DAY), t, is_429=False))
-    assert [0.0, 5.0, 10.0, 15.0, 16.0] == starts
-    assert [True, False] == changes
+        known.read(call, requests(100, 0, reset=DAY), t, is_429=False)
+        starts.append((call.t, is_believed(known)))
+    assert [(0.0, True), (5.0, True), (10.0, True), (15.0, False), (16.0, False)] == starts
 
 
-def refute(known: Limits, t: float) -> list[bool]:
-    """Let four calls succeed, 5 s apart, although nothing is left."""
-    changes: list[bool] = []
-    for start in (t, t + 5, t + 10, t + 15):
-        call = known.start(REQUEST, start)
-        changes += believed(known.read(call, requests(100, 0, reset=DAY), start + 1, is_429=False))
-    return changes
-
-
-def test_a_429_restores_a_refuted_limit_once() -> None:
-    """A limit that was refuted twice is believed again only if a reply has room."""
+def test_room_for_a_call_restores_a_refuted_limit() -> None:
+    """A 429 does not: another limit may be the reason, and it would take minutes to refute this one again."""
     known = Limits()
-    assert [True, False] == refute(known, 0.0)
-    assert [True] == believed(known.read(known.start(REQUEST, 30.0), requests(100, 0, reset=DAY), 31.0, is_429=True))
-    assert [False] == refute(known, 40.0)
-    assert [] == known.read(known.start(REQUEST, 70.0), requests(100, 0, reset=DAY), 71.0, is_429=True)
-    assert [True] == believed(known.read(known.start(REQUEST, 80.0), requests(100, 50), 81.0, is_429=False))
+    for t in (0.0, 5.0, 10.0, 15.0):
+        known.read(known.start(REQUEST, t), requests(100, 0, reset=DAY), t + 1, is_429=False)
+    known.read(known.start(REQUEST, 30.0), requests(100, 0, reset=DAY), 31.0, is_429=True)
+    assert not is_believed(known)
+    known.read(known.start(REQUEST, 80.0), requests(100, 50), 81.0, is_429=False)
+    assert is_believed(known)
 
 
 def test_an_honest_empty_bucket_is_not_refuted() -> None:
     """Calls that start at the rate at which a bucket fills succeed, and nothing remains after each of them."""
-    known, t, changes = Limits(), 0.0, list[bool]()
+    known, t = Limits(), 0.0
     for _ in range(100):
         call = start_when_allowed(known, REQUEST, t)
         t = call.t
-        changes += believed(known.read(call, requests(600, 0), t + 0.5, is_429=False))
-    assert [True] == changes
+        known.read(call, requests(600, 0), t + 0.5, is_429=False)
+        assert is_believed(known)
 
 
 @pytest.mark.parametrize("has_headers", [True, False])
@@ -359,22 +367,22 @@ def test_a_limit_below_a_successful_call_is_not_believed(size: CallSize, usage: 
     """A proxy sends `limit-tokens: 2` beside calls of nine tokens: none of them is impossible."""
     known = Limits()
     calls = [known.start(size, 0.0) for _ in range(2)]
-    changes: list[bool] = []
     for call in calls:
-        changes += believed(known.read(call, tokens(2, 1), 1.0, is_429=False))
+        known.read(call, tokens(2, 1), 1.0, is_429=False)
         known.end(call, usage)
         assert known.impossible(size) is None
     known.read(known.start(size, 2.0), tokens(2, 1), 3.0, is_429=True)
     known.read(known.start(CallSize(max_output=1), 4.0), tokens(2, 1), 5.0, is_429=False)
     assert known.impossible(size) is None
-    assert False is changes[-1]
+    assert not is_believed(known)
 
 
 def test_a_larger_limit_counts_again() -> None:
     """What refuted a size does not refute another one."""
     known, size = Limits(), CallSize(max_output=9)
     known.read(known.start(size, 0.0), tokens(2, 1), 1.0, is_429=False)
-    [seen] = known.read(known.start(size, 2.0), tokens(100, 90), 3.0, is_429=False)
+    known.read(known.start(size, 2.0), tokens(100, 90), 3.0, is_429=False)
+    [seen] = known.seen()
     assert (100, True) == (seen.size, seen.is_believed)
     assert known.impossible(CallSize(max_output=101)) is not None
 
@@ -408,7 +416,7 @@ def test_advice_counts_after_a_429() -> None:
 def test_a_request_that_never_fits() -> None:
     """A need above a limit is impossible; the input counts once replies have shown how many tokens a request has."""
     known = declared(tpm=1000)
-    [limit] = known.declare({"tpm": 1000}, 0.0)
+    [limit] = known.seen()
     assert (limit, 1001) == known.impossible(CallSize(max_output=1001))
     assert known.impossible(CallSize(max_output=1000)) is None
     assert known.impossible(CallSize(input_bytes=9000)) is None
