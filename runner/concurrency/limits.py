@@ -8,9 +8,9 @@ fixed windows (Azure): what remains of one does not say when the next begins.
 
 The level of any other limit is what remained when the request of the newest reply was sent, plus what flowed in since, minus
 the needs of the calls that started since. Into a fixed window whose end is known (Mistral) nothing flows until then, and its
-level is spread over the rest of it. The level of a bucket is used as if it had to last for a few round trips: a full bucket is
-used quickly, an empty one at the rate at which it fills, and several runs, machines or other users of the key get similar
-shares, because all of them see the same level.
+level is spread over the rest of it. The level of a bucket is used as if it had to last for 15 s: a full bucket is used quickly,
+an empty one at the rate at which it fills, and several runs, machines or other users of the key get similar shares, because all
+of them see the same level.
 
 Headers may be wrong. A limit is not believed while calls succeed that it rules out: larger ones than it allows, or three in a
 row for which it had no room. One call per 5 s is tried although there is none.
@@ -20,7 +20,6 @@ row for which it had no room. One call per 5 s is tried although there is none.
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
@@ -49,15 +48,12 @@ _BURST: Final = 0.25
 1 per second counts calls as they arrive: with a whole second, some would arrive too early."""
 _EVEN_SHARE: Final = 0.98
 """Share of a limit that is used if it is spread evenly: calls arrive less evenly than they start."""
-_FEW_REQUESTS: Final = 120.0
-"""Requests per minute below which one that arrives early is rejected: they start without a burst, and at `_FEW_SHARE`."""
-_FEW_SHARE: Final = 0.93
-"""The network delays one call more than the next by up to 70 ms, which is 7 % of the second between two calls."""
-_ROUND_TRIPS: Final = 4
-"""Round trips in which the level of a bucket is used: what is known of it is one round trip old, so that four runs on one key
-do not exceed it."""
-_SHORTEST_HORIZON, _LONGEST_HORIZON = 0.2, 0.5
-"""Shares of the window in which the level is used, whatever the round trips; a bucket that holds less is used in that time."""
+_FEW_REQUESTS, _FEW_SHARE = 120.0, 0.93
+"""Requests per minute below which one that arrives early is rejected: they start without a burst, and at this share, because
+the network delays one call more than the next by up to 70 ms, which is 7 % of the second between two calls."""
+_HORIZON: Final = 0.25
+"""Share of the window in which the level of a bucket is used. What is known of it is one round trip old, so that 15 s are
+enough for several runs; a bucket that holds less is used in the time in which it fills."""
 _MIN_SECONDS: Final = 1.0
 """Seconds of its rate that a bucket holds at least."""
 _CAP: Final = 300.0
@@ -65,13 +61,10 @@ _CAP: Final = 300.0
 _SMALLEST_SHARE: Final = 0.1
 """Share of the even pace that is kept even if nothing is left: the next reply may say more."""
 _PROBE: Final = 5.0
-"""Seconds without a start after which a call is tried although nothing is left; a minute if a call was rate limited in the last
-one."""
-_FIRST_CALLS: Final = 3
-_FIRST_PACE: Final = 10.0
+"""Seconds without a start after which a call is tried although nothing is left; a minute if one had a 429 in the last one."""
+_FIRST_CALLS, _FIRST_PACE = 3, 10.0
 """Calls that start at once, and per second after that, until a provider that advertises its limits has sent a reply: others may
-have used them. A rejection arrives in a tenth of a second, so that few calls are rejected; the wait for the first reply is the
-most that a run can lose."""
+have used them. A rejection arrives in a tenth of a second, so that few calls are rejected."""
 _ADVERTISING_HOSTS: Final = ("api.openai.com", "api.anthropic.com", "api.groq.com", "api.mistral.ai", ".openai.azure.com")
 _RESOLUTION: Final = 1e-6
 """Seconds: a shorter wait is none, because sums of times are not exact, and waiting would not end."""
@@ -96,10 +89,6 @@ class AdmittedCall(NamedTuple):
     """Needs of all calls up to this one."""
     has_room: bool
     """Whether every limit had room for it."""
-
-
-_make_call = partial(tuple.__new__, AdmittedCall)
-"""`AdmittedCall._make`, three times as fast."""
 
 
 class _Limit:
@@ -210,11 +199,7 @@ class Limits:
         """The size whose need was computed last, and that need: a call is checked, then admitted."""
         self._has_answer = False
         """Whether a reply has shown limits, or that there are none."""
-        self._round_trip = 0.0
-        """Mean seconds from the start of a call to the head of its reply."""
-        self._first_start = _INFINITY
-        self._last_start = -_INFINITY
-        self._last_429 = -_INFINITY
+        self._first_start, self._last_start, self._last_429 = _INFINITY, -_INFINITY, -_INFINITY
         self._capped_at = -_INFINITY
         """When a call was last rate limited although every limit had room for it."""
         self._day_starts: deque[float] = deque()
@@ -289,7 +274,7 @@ class Limits:
         """Return a limit that is lower than the certain need of a call, and its need; None if there is none."""
         if not self._limits:
             return None
-        need = self._certain_need(size)
+        need = self._need(size) if self._input_ratio is not None else self._certain_need(size)
         for limit in self._limits.values():
             if need[limit.index] > limit.size and limit.seen.is_believed:
                 return limit.seen, self._need(size)[limit.index]
@@ -341,28 +326,18 @@ class Limits:
 
     def _pace(self, limit: _Limit, amount: float, t: float) -> float:
         """Return how fast a limit may be used now, in units per second."""
-        if limit.is_even:
-            return limit.even_pace
-        level = limit.level
         if limit.window_end < _INFINITY:
-            pace = level / max(limit.window_end - t, _MIN_SECONDS)
+            pace = limit.level / max(limit.window_end - t, _MIN_SECONDS)
         else:
-            length, round_trips = min(limit.seen.window, MINUTE), _ROUND_TRIPS * self._round_trip
-            horizon = min(max(round_trips, _SHORTEST_HORIZON * length), _LONGEST_HORIZON * length, limit.capacity / limit.rate)
-            pace = max(level, amount) / horizon
-            if level > (quarter := limit.size / 4):  # It is not needed by others soon, and short runs need not wait for it.
-                pace += (level - quarter) / max(round_trips, _BURST)
-        if pace > limit.even_pace:
-            pace = min(pace, self._highest_pace(limit, amount, t))
-        return max(pace, _SMALLEST_SHARE * limit.even_pace)
-
-    def _highest_pace(self, limit: _Limit, amount: float, t: float) -> float:
-        if limit.capacity < 2 * amount:  # A bucket that holds a single call rejects the next one if it arrives early.
-            return limit.even_pace
-        pace = limit.even_pace * max((t - self._capped_at) / _CAP, 1.0)
+            horizon = min(_HORIZON * min(limit.seen.window, MINUTE), limit.capacity / limit.rate)
+            pace = max(limit.level, amount) / horizon
+        # A bucket that holds a single call rejects the next one if it arrives early.
+        if limit.is_even or limit.capacity < 2 * amount:
+            pace = min(pace, limit.even_pace)
         if limit.grows_slowly:
             pace = min(pace, limit.rate * (0.5 + (t - self._first_start) / MINUTE))  # Begin at half the rate.
-        return pace
+        cap = limit.even_pace * max((t - self._capped_at) / _CAP, 1.0)
+        return max(min(pace, cap), _SMALLEST_SHARE * limit.even_pace)
 
     def _start(self, size: CallSize, need: _Amounts, t: float) -> AdmittedCall:
         if t > self._last_start:
@@ -383,7 +358,7 @@ class Limits:
         requests, tokens, input_tokens, output_tokens = need
         all_requests, all_tokens, all_input, all_output = self._needs
         self._needs = (all_requests + requests, all_tokens + tokens, all_input + input_tokens, all_output + output_tokens)
-        return _make_call((t, size, need, self._needs, has_room))
+        return tuple.__new__(AdmittedCall, (t, size, need, self._needs, has_room))  # Three times as fast as its own.
 
     def day_limit_wait(self, t: float) -> float:
         """Return the seconds until the declared limit per day allows another call; 0: now."""
@@ -401,7 +376,6 @@ class Limits:
                 if advertised and all(item.remaining >= call.needs[_UNITS.index(item.unit)] for item in advertised):
                     self._capped_at = t
             self._has_answer |= bool(advertised)
-            self._round_trip += SMOOTHING * (t - call.t - self._round_trip) if self._round_trip else t - call.t
             for item in advertised:
                 limit = self._limits.get(item[0]) or self._add(item, t)
                 index = limit.index
@@ -439,11 +413,9 @@ class Limits:
     def end(self, call: AdmittedCall, usage: Mapping[str, object] | None) -> None:
         """Count the real tokens of a call that was answered."""
         self._has_answer = True
-        if not self._limits:
+        if not self._limits or not (real := real_tokens(usage)):
             return
-        real, size = real_tokens(usage), call.size
-        if not real:
-            return
+        size = call.size
         with self._lock:
             self._last_need = None, _NOTHING
             if size.input_bytes and (input_tokens := real.get("input_tokens")) is not None:
@@ -451,16 +423,13 @@ class Limits:
             if (output_tokens := real.get("output_tokens")) is not None:
                 self._output_tokens = _mean(self._output_tokens, output_tokens)
             for limit in self._limits.values():
-                amount = real.get(limit.seen.unit)
-                if amount is None:
-                    continue
+                amount = real.get(_UNITS[limit.index], 0.0)
                 if amount > limit.size and limit.seen.source == "advertised":
                     limit.contradict(_INFINITY)
-                if limit.is_even:  # Otherwise the headers say what was counted.
-                    is_reserved = limit.index == 1 and size.max_output is not None
-                    # What is reserved is not returned, but its estimate improves.
-                    counted = self._need(size)[limit.index] if is_reserved else amount
-                    limit.debt = max(limit.debt + counted - call.needs[limit.index], 0.0)
+                if limit.is_even and _UNITS[limit.index] in real:  # Otherwise the headers say what was counted.
+                    if limit.seen.unit == "tokens" and size.max_output is not None:
+                        amount = self._need(size)[limit.index]  # What is reserved is not returned, but its estimate improves.
+                    limit.debt = max(limit.debt + amount - call.needs[limit.index], 0.0)
 
 
 def _mean(mean: float | None, value: float) -> float:
