@@ -40,8 +40,19 @@ class UnreliableTask:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
+        self.in_flight = 0
 
     async def __call__(self, value: str) -> str:
+        self.in_flight += 1
+        try:
+            return await self._answer(value)
+        finally:
+            self.in_flight -= 1
+
+    async def _answer(self, value: str) -> str:
+        if self.in_flight > 16:
+            await trio.sleep(0.02)
+            raise RateLimited
         self.calls[value] += 1
         times, number = self.calls[value], random.Random(value).random()
         await trio.sleep(0.05 + number / 2)

@@ -56,15 +56,19 @@ from tests.runs import PATH, define, numbered_cases
 
 
 def in_an_occupied_slot(records: Sequence[Record]) -> list[Record]:
-    """Move one of the last attempts to an occupied slot; no later start depends on it."""
+    """Move the last attempt that starts while another is in flight to the slot of that one; no later start depends on it."""
     held: dict[str, int] = {}
-    for record in records[: index_of(records, AttemptStarted, -2)]:
+    moved: tuple[AttemptStarted, int] | None = None
+    for record in records:
         event = record.event
         if isinstance(event, AttemptStarted):
+            moved = (event, next(iter(held.values()))) if held else moved
             held[event.trial] = event.slot
         elif isinstance(event, AttemptEnd):
             held.pop(event.trial, None)
-    return changing(AttemptStarted, -2, slot=next(iter(held.values())))(records)
+    assert moved is not None
+    start, slot = moved
+    return changing(AttemptStarted, values={"trial": start.trial, "attempt": start.attempt}, slot=slot)(records)
 
 
 def shorter_elapsed(records: Sequence[Record]) -> list[Record]:
@@ -103,7 +107,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "wrong number withdrawn": ("totals", changing(RunFinished, withdrawn=1)),
     "wrong head": ("totals", changing(RunFinished, head="0" * 32)),
     "missing initial limit": ("limit", removing(LimitChanged)),
-    "missing pause": ("intake", removing(IntakePaused)),
+    "missing pause": ("breaker", removing(IntakePaused)),
     "other category": ("retry", changing(AttemptFailed, values={"category": "unavailable"}, category="error")),
     "start that is not a probe": ("breaker", changing(AttemptStarted, values={"probe": True}, probe=False)),
     "probe without an outage": ("breaker", changing(AttemptStarted, 3, probe=True)),

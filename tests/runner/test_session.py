@@ -318,13 +318,15 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
     assert count == outcome.state.done
 
 
-@pytest.mark.parametrize(("policy", "expected_calls"), [("adaptive", 112), ("fixed", 180)])
+@pytest.mark.parametrize(
+    ("policy", "cases", "expected_calls"), [("adaptive", 1_000, 180), ("adaptive", 1_001, 125), ("fixed", 1_000, 180)]
+)
 async def test_only_the_first_trials_with_the_same_error_are_retried(
-    policy: str, expected_calls: int, disk: SimulatedDisk
+    policy: str, cases: int, expected_calls: int, disk: SimulatedDisk
 ) -> None:
     """Until something succeeds, the first 20 trials that failed are retried, and all others wait; so 100 slots cost little."""
     task = Scripted(lambda *_: Fail(RuntimeError("no"), 1))
-    outcome = await run_virtual(define(task, numbered_cases(1_000), slots=100), disk, policy=policy)
+    outcome = await run_virtual(define(task, numbered_cases(cases), slots=100), disk, policy=policy)
 
     assert ("same_error", 20) == (outcome.stop_reason, outcome.state.failed)
     assert (expected_calls, []) == (count(disk, AttemptStarted), findings(disk))
