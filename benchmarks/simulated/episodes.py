@@ -98,7 +98,7 @@ def _bans() -> list[Row]:
             name=f"ban of {name}: {rate}/s, burst {rate * seconds}",
             endpoint=Endpoint(rate=rate, burst=rate * seconds, retry_after=False, ban=ban),
             slots=200 if rate > 40 else 100,
-            has_capacity=not ban.extends,  # Whoever asks again before its end is never let in.
+            has_capacity=not ban.extends,  # A client that asks again before its end is never let in.
         )
         for name, ban in bans.items()
         for rate, seconds in ((1, 5), (5, 1), (10, 2), (20, 10), (50, 1))

@@ -8,7 +8,15 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from evaljournal.journal.events import NOTE_PREFIX, IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
+from evaljournal.journal.events import (
+    NOTE_PREFIX,
+    AttemptSucceeded,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    Noted,
+    PaceChanged,
+)
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.known_limits import KNOWN_LIMIT, CallRate
 from evaljournal.replay.state.pauses import NO_RESPONSE
@@ -77,10 +85,11 @@ class KeyPolicy:
                 self._probes.record_start(call, t, probe=event.probe)
         else:
             self._in_flight.discard(call)
-            result = result_of(event)
-            self._probes.record_end(call, result.outcome, t)
-            if self._needed_slots is not None:
-                self._needed_slots.measure(result)
+            if self._probes.is_needed or self._needed_slots is not None or not isinstance(event, AttemptSucceeded):
+                result = result_of(event)
+                self._probes.record_end(call, result.outcome, t)
+                if self._needed_slots is not None:
+                    self._needed_slots.measure(result)
         try:
             return self._follow(self._policy.observe(event, t))
         except Exception as exc:  # noqa: BLE001

@@ -74,7 +74,7 @@ class Lane:
     def may_rise(self) -> bool:
         """Whether its known limits may raise its limit: as many jobs are in flight, or were before the last one ended."""
         is_full = self.counted_jobs + 1 >= self.policy.limit
-        return is_full and self.limits is not None and self.policy.may_follow_rate
+        return is_full and self.policy.may_follow_rate
 
     def end(self, job: Job) -> None:
         """Count a job that has ended."""

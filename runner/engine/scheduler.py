@@ -480,7 +480,7 @@ class Scheduler:
         if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
             event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
         events = lane.policy.observe(event, record.t)
-        if lane.may_rise:
+        if lane.limits is not None and lane.limits.needs_sizes and lane.may_rise:
             events += self._raise_limit(lane)
         if events or lane.policy.limit != lane.counted_limit:
             self._apply(lane, events)

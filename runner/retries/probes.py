@@ -20,6 +20,11 @@ class Probes:
         self.free: set[str] = set()
         """Trials and calls whose last start was a probe that does not count."""
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether an answer may matter: something has failed, or probes have started."""
+        return bool(self._first_failures) or self._outage_since is not None
+
     def record_start(self, call: str, t: float, *, probe: bool) -> None:
         """Decide whether a failure of this start will count."""
         if probe and self._outage_since is None:
