@@ -365,8 +365,6 @@ class Adaptive:
         ]
         needed_429s = min(max(MANY, self._random_429s.expected(WINDOW)), WINDOW - 1)
         is_mostly_limited = len(limited_starts) >= max(needed_429s, _LIMITED_SHARE * min(WINDOW, start.order))
-        if not breaker.last_answered and self._pace.fixed_pace and len(limited_starts) == FEW:
-            is_mostly_limited |= limited_starts[0].order > start.order - FEW
         if last >= self._newest_accepted or is_mostly_limited:  # Otherwise calls between the trial's two 429s were accepted.
             self._explain(start, retry_after, limited_starts, is_mostly_limited=is_mostly_limited)
 

@@ -153,7 +153,8 @@ class Pace:
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted >= MEASURED_CALLS and seconds >= round_trip
         if estimate is None:
-            self._search(_FIRST_RATE_SHARE * max(max(granted, 1) / (seconds + pause), flow), t)
+            # Of calls that started together, any may be rejected first: those still in flight count as granted.
+            self._search(_FIRST_RATE_SHARE * max(max(granted, start.in_flight) / (seconds + pause), flow), t)
         elif anchor is None and self.is_searching:
             # The bucket may have overflowed, so this is no measurement; only an estimated pace is lowered.
             self._search(_FIRST_RATE_SHARE * estimate, t)
@@ -171,13 +172,13 @@ class Pace:
             self._search(min(max(granted / seconds, estimate / 2), highest_rate), t)
         self.granted_calls = granted
         if is_enough or anchor is None:
-            self.accepted_rate = granted / seconds
+            self.accepted_rate = granted / seconds or self.accepted_rate
             self.anchor, self.starts_without_token, self.granted_calls = start, 0, 0
         return f"429 at {start.in_flight} in flight, after {granted} accepted in {seconds:.1f} s"
 
     def resume(self, t: float) -> None:
         """Search on after every call was rate limited."""
-        self.careful_rate = max(self.accepted_rate, _MIN_PACE)
+        self.careful_rate = max(self.accepted_rate or self.estimate or 0.0, _MIN_PACE)
         self._search((1 - _SWING) * self.careful_rate, t)
         self.next_start = t + 1 / self.careful_rate
 

@@ -47,3 +47,9 @@ def test_small_runs_are_about_as_fast_as_with_a_fixed_limit() -> None:
     assert len(ratios) > 40
     assert ratios[-1] <= 1.7
     assert sum(ratio > 1.1 for ratio in ratios) <= 0.1 * len(ratios)
+
+
+@pytest.mark.parametrize("name", ["5/s: 100 x 0.05 s, 100 slots", "20/s: 100 x 0.3 s, 100 slots"])
+def test_a_burst_of_429s_at_the_start_is_no_rate_of_nothing(name: str) -> None:
+    """If all calls of a run start together and most are rate limited, those still in flight count as accepted."""
+    assert compare(row("small-runs", name), 11, [OURS, FIXED]).ratio(OURS) <= 1.5

@@ -244,33 +244,6 @@ def test_a_single_429_does_not_lower_the_limit() -> None:
     assert before <= drive.policy.limit
 
 
-def test_a_small_bucket_is_detected_before_the_first_answer() -> None:
-    """Three rate limits in a row at the start of a run show a limit; the first pace is not kept."""
-    drive = Drive(is_spread=True)
-    names = [drive.start() for _ in range(5)]
-    for name in names[2:]:
-        drive.wait(0.05)
-        drive.rate_limit(name, retry_after=2.0)
-    drive.wait(0.3)
-
-    assert ["retry_after"] == [pause.reason for pause in drive.pauses]
-    [pace] = [change.after for change in drive.changes() if isinstance(change, PaceChanged) and change.reason == "rate_limit"]
-    assert pace is not None
-    assert pace < 1.0
-
-
-def test_later_429s_in_a_row_do_not_show_a_small_bucket() -> None:
-    """The bucket of a limit is empty at the first 429; calls that are accepted after it show that 429s may be random."""
-    drive = Drive(is_spread=True)
-    names = [drive.start() for _ in range(8)]
-    for name in (names[1], *names[5:]):
-        drive.wait(0.05)
-        drive.rate_limit(name, retry_after=2.0)
-    drive.wait(0.3)
-
-    assert drive.policy._pace.estimate is None
-
-
 def test_a_short_run_that_starts_immediately_tolerates_random_429s_in_a_row() -> None:
     """Of 32 concurrent calls, three in a row may be rate limited at random; only spread calls show a small bucket."""
     drive = Drive(trials=500)
