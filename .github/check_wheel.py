@@ -14,9 +14,7 @@ def main() -> None:
     if packages != EXPECTED:
         sys.exit(f"{sys.argv[1]}: top level is {sorted(packages)}, expected {sorted(EXPECTED)}")
     if missing := {f"evaljournal/{name}/__init__.py" for name in ("journal", "replay", "runner")} - {*names}:
-        sys.exit(
-            f"{sys.argv[1]}: no {', '.join(sorted(missing))}; does the checkout have symbolic links (git config core.symlinks)?"
-        )
+        sys.exit(f"{sys.argv[1]}: no {', '.join(sorted(missing))}")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_the_page_names_every_reason() -> None:
 
 def _reasons(module: str, *functions: str) -> set[str]:
     """Return the literal reasons that a module of the policy passes to functions."""
-    tree = ast.parse((ROOT / "runner" / "concurrency" / f"{module}.py").read_text())
+    tree = ast.parse((ROOT / "evaljournal" / "runner" / "concurrency" / f"{module}.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in functions]
     arguments = [argument for call in named for argument in (*call.args, *(keyword.value for keyword in call.keywords))]
@@ -94,7 +94,7 @@ def test_the_tables_have_the_reasons_and_states_of_the_policy() -> None:
 
 def _pace_reasons() -> str:
     """Return the lines of the policy that choose the reason of a pace."""
-    source = (ROOT / "runner" / "concurrency" / "adaptive.py").read_text()
+    source = (ROOT / "evaljournal" / "runner" / "concurrency" / "adaptive.py").read_text()
     return source.partition("def _record_pace")[2].partition("self._recorded_pace = pace")[0]
 
 

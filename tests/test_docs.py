@@ -194,13 +194,12 @@ def test_the_index_links_to_every_page() -> None:
 def source_texts() -> str:
     """Return all strings of the product, one per line; `…` stands for a value."""
     texts: set[str] = set()
-    for package in ("journal", "replay", "runner"):
-        for file in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.JoinedStr):
-                    texts.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    texts.add(node.value)
+    for file in (ROOT / "evaljournal").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
     return "\n".join(texts)
 
 

@@ -1,6 +1,7 @@
 """The distribution installs one import package, so that a user's own `journal.py`, `replay/` and `runner/` are never ours."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -93,14 +94,12 @@ def test_the_wheel_contains_one_package(wheel: Path) -> None:
     """The wheel contains `evaljournal` with everything in it, and nothing else."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {
-        f"evaljournal/{file.relative_to(ROOT).as_posix()}"
-        for package in COMMON_NAMES
-        for file in (ROOT / package).rglob("*")
+        file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "evaljournal").rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    facade = {f"evaljournal/{file.name}" for file in (ROOT / "evaljournal").iterdir() if file.is_file()}
 
-    assert sources | facade == names
+    assert sources == names
 
 
 def test_the_sdist_contains_each_file_once(wheel: Path, tmp_path: Path) -> None:
@@ -113,6 +112,19 @@ def test_the_sdist_contains_each_file_once(wheel: Path, tmp_path: Path) -> None:
 
     assert (set(), []) == (top_level & {*COMMON_NAMES}, links)
     assert wheel.read_bytes() == build("wheel", source, tmp_path / "wheel").read_bytes()
+
+
+def test_a_clone_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Where Git writes no symbolic links, the links at the top level are small files, and nothing else changes."""
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "evaljournal", tree / "evaljournal", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (".gitignore", "LICENSE", "README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tree)
+    for name in COMMON_NAMES:
+        (tree / name).write_text(f"evaljournal/{name}")
+
+    assert [f"evaljournal/{name}" for name in COMMON_NAMES] == [os.readlink(ROOT / name) for name in COMMON_NAMES]
+    assert wheel.read_bytes() == build("wheel", tree, tmp_path / "wheel").read_bytes()
 
 
 @pytest.mark.parametrize("name", COMMON_NAMES)

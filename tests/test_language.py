@@ -18,7 +18,7 @@ import pytest
 from evaljournal.runner.cli import COMMANDS, cli
 
 ROOT: Final = Path(__file__).parent.parent
-PACKAGES: Final = ("journal", "replay", "runner", "evaljournal")
+PACKAGES: Final = ("evaljournal",)
 PHRASES: Final = (
     "anew",
     "asked to be left alone",

@@ -59,7 +59,7 @@ ORDER: Final = (
     "runner.cli",
     "evaljournal",
 )
-"""Packages and modules by their place in the repository; each is below `evaljournal` when it is imported."""
+"""Packages and modules; `journal`, `replay` and `runner` stand for those below `evaljournal`."""
 IMPURE: Final = frozenset(
     {"asyncio", "http", "multiprocessing", "random", "secrets", "select", "socket", "subprocess", "threading", "time", "trio"}
 )
@@ -67,14 +67,16 @@ IMPURE: Final = frozenset(
 
 def module_name(file: Path) -> str:
     """Return the name of the module in a file."""
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return _short_name(".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
 
 
-MODULES: Final = {
-    module_name(file): file
-    for package in ("journal", "replay", "runner", "evaljournal")
-    for file in (ROOT / package).rglob("*.py")  # It does not follow the links in `evaljournal`.
-}
+def _short_name(name: str) -> str:
+    """Return the name of a module as in `ORDER`: `evaljournal.journal.disk.files` is `journal.disk.files`."""
+    short_name = name.removeprefix("evaljournal.")
+    return short_name if short_name.partition(".")[0] in {"journal", "replay", "runner"} else name
+
+
+MODULES: Final = {module_name(file): file for file in (ROOT / "evaljournal").rglob("*.py")}
 
 
 def imports(source: str) -> Iterator[tuple[int, str]]:
@@ -89,12 +91,6 @@ def imports(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "evaljournal"  # Relative imports are not used.
             case _:
                 pass
-
-
-def _short_name(name: str) -> str:
-    """Return the name of an imported module as in `ORDER`: `evaljournal.journal.disk.files` is `journal.disk.files`."""
-    short_name = name.removeprefix("evaljournal.")
-    return short_name if short_name.partition(".")[0] in {"journal", "replay", "runner"} else name
 
 
 def package_of(name: str) -> str | None:

@@ -44,7 +44,7 @@ from tests.replay.eventful_run import LARGE, eventful_run
 from tests.replay.random_runs import random_records
 from tests.replay.trial_events import answered
 
-PAGE = Path(__file__).parents[2] / "replay" / "page"
+PAGE = Path(__file__).parents[2] / "evaljournal" / "replay" / "page"
 
 
 def report(*args: object) -> Result:

@@ -312,7 +312,7 @@ def test_following_a_segment_without_a_first_line(tmp_path: Path, data: bytes) -
 
 def test_everything_printed_is_escaped_in_one_place() -> None:
     """No command prints except through `runner.cli.terminal.output` and the screen."""
-    for file in (ROOT / "runner" / "cli").rglob("*.py"):
+    for file in (ROOT / "evaljournal" / "runner" / "cli").rglob("*.py"):
         calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
         direct_prints = [
             call
