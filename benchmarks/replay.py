@@ -27,7 +27,7 @@ from evaljournal.journal.events import RunFinished
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.api import arun
-from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.sessions.options import LiveRun
 
 ROUNDS = 5
 

@@ -24,7 +24,7 @@ from benchmarks._ray_cluster import ENVIRONMENT, ray_cluster
 from evaljournal import ProcessWorkers, RayWorkers, run
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted
-from evaljournal.runner.engine.session_workers import new_workers
+from evaljournal.runner.sessions.workers import new_workers
 from evaljournal.runner.workers.pool import WorkerPool
 
 IN_FLIGHT: Final = (4, 64, 1000)

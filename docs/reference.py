@@ -13,7 +13,7 @@ import click
 import evaljournal
 from evaljournal.runner.cli import ALIASES, COMMANDS, cli
 from evaljournal.runner.cli.options.decorators import ALL_OPTIONS
-from evaljournal.runner.engine.options import Options
+from evaljournal.runner.sessions.options import Options
 
 HERE: Final = Path(__file__).parent
 WIDTH: Final = 110

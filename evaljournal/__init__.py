@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from evaljournal.runner.definition.evaluation import Evaluation as Evaluation
     from evaljournal.runner.definition.evaluation import evaluation as evaluation
     from evaljournal.runner.definition.settings import Settings as Settings
-    from evaljournal.runner.engine.options import RunOptions as RunOptions
-    from evaljournal.runner.engine.rescore import RescoreResult as RescoreResult
-    from evaljournal.runner.engine.session import Outcome as Outcome
     from evaljournal.runner.errors import RunFailed as RunFailed
     from evaljournal.runner.errors import UsageError as UsageError
     from evaljournal.runner.http.reply import IncompleteReply as IncompleteReply
@@ -42,6 +39,9 @@ if TYPE_CHECKING:
     from evaljournal.runner.retries.classify import RateLimited as RateLimited
     from evaljournal.runner.retries.retry import Retry as Retry
     from evaljournal.runner.scorers.scorer import Score as Score
+    from evaljournal.runner.sessions.options import RunOptions as RunOptions
+    from evaljournal.runner.sessions.rescore import RescoreResult as RescoreResult
+    from evaljournal.runner.sessions.session import Outcome as Outcome
     from evaljournal.runner.steps.durable import durable as durable
     from evaljournal.runner.steps.durable import step as step
     from evaljournal.runner.tasks.chat import Chat as Chat
@@ -72,15 +72,15 @@ _MODULES: Final = {
     "Fatal": "runner.retries.classify",
     "IncompleteReply": "runner.http.reply",
     "InvalidReply": "runner.http.reply",
-    "Outcome": "runner.engine.session",
+    "Outcome": "runner.sessions.session",
     "ProcessWorkers": "runner.workers.processes",
     "RateLimited": "runner.retries.classify",
     "RayWorkers": "runner.workers.ray",
     "RecordedOutput": "runner.tasks.recorded_output",
-    "RescoreResult": "runner.engine.rescore",
+    "RescoreResult": "runner.sessions.rescore",
     "Retry": "runner.retries.retry",
     "RunFailed": "runner.errors",
-    "RunOptions": "runner.engine.options",
+    "RunOptions": "runner.sessions.options",
     "RunVerification": "runner.verification",
     "Score": "runner.scorers.scorer",
     "Settings": "runner.definition.settings",

@@ -21,9 +21,9 @@ from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.writers import writer
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
-from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.engine.session import Session
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import PowerFailure, SimulatedDisk, power_failure

@@ -9,9 +9,9 @@ from evaljournal.runner import scorers
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.settings import SettingOptions, Settings
-from evaljournal.runner.engine.options import Options, RunOptions
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 from evaljournal.runner.scorers.llm_judge import Judge
+from evaljournal.runner.sessions.options import Options, RunOptions
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint

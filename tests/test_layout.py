@@ -46,6 +46,8 @@ ORDER: Final = (
     "runner.promptfoo",
     "runner.batches.targets",
     "runner.engine",
+    "runner.gates",
+    "runner.sessions",
     "runner.suites",
     "runner.worker",
     "runner.merge",

@@ -1,6 +1,6 @@
 """The Python API: `run`, `arun` and `rescore`.
 
-It chooses the thread in which a session runs, and handles signals; the session itself is in `runner.engine.session`.
+It chooses the thread in which a session runs, and handles signals; the session itself is in `runner.sessions.session`.
 """
 
 import contextvars
@@ -19,12 +19,12 @@ from evaljournal.replay.views import split_variant
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import imports_for_worker
-from evaljournal.runner.engine.options import RunOptions
-from evaljournal.runner.engine.rescore import RescoreResult, Rescoring, pairwise_evaluation
-from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.notebook import progress_observer
 from evaljournal.runner.run_paths import RUNS, newest_run, newest_unfinished_run, next_paths
+from evaljournal.runner.sessions.options import RunOptions
+from evaljournal.runner.sessions.rescore import RescoreResult, Rescoring, pairwise_evaluation
+from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 if TYPE_CHECKING:

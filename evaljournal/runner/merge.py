@@ -28,9 +28,9 @@ from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.state.shards import Shard, missing_shards
 from evaljournal.replay.text import plural
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS
-from evaljournal.runner.engine.changes import adopted_changes, differences
 from evaljournal.runner.errors import RunChanged, UsageError
 from evaljournal.runner.run_paths import last_record, sealed_head
+from evaljournal.runner.sessions.changes import adopted_changes, differences
 from evaljournal.runner.suggest import command
 
 _BATCH: Final = 256

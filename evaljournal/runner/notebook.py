@@ -14,7 +14,7 @@ import trio
 from evaljournal.journal import JournalError
 from evaljournal.replay.render.screen import line, panel
 from evaljournal.replay.text import escape_controls
-from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.sessions.options import LiveRun
 
 _INTERVAL: Final = 0.5
 """Seconds between two updates."""

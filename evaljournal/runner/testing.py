@@ -13,8 +13,8 @@ import trio
 from evaljournal.journal import Event, read
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import FileEvent
-from evaljournal.runner.engine.environment import Environment
 from evaljournal.runner.retries.classify import RateLimited
+from evaljournal.runner.sessions.environment import Environment
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.errors import JournalLocked, WriteFailed
 from evaljournal.journal.events import RunStopped, SessionStarted, TrialCompleted
 from evaljournal.replay import fold
-from evaljournal.runner.engine.session import Outcome
+from evaljournal.runner.sessions.session import Outcome
 from evaljournal.runner.testing import Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT

@@ -32,7 +32,7 @@ SCRIPT = textwrap.dedent(
     import evaljournal.runner.cli.session
     from evaljournal.runner.batches import openai, providers
     from evaljournal.runner.cli import main
-    from evaljournal.runner.engine import batcher
+    from evaljournal.runner.gates import batcher
     sys.path.insert(0, sys.argv[1])  # A package in the environment may contain a directory `tests`.
     from tests.processes import forked_arguments
 

@@ -35,7 +35,7 @@ SCRIPT = textwrap.dedent(
     """
     import os, sys
     import trio
-    import evaljournal.runner.engine.session
+    import evaljournal.runner.sessions.session
     from evaljournal import Case, evaluation, run
     sys.path.insert(0, sys.argv[1])  # A package in the environment may contain a directory `tests`.
     from tests.processes import forked_arguments

@@ -26,8 +26,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay import fold
 from evaljournal.runner.batches.api import NotSubmitted, SubmissionUnclear, TokenLimitExceeded
 from evaljournal.runner.batches.results import LineResult
-from evaljournal.runner.engine.batcher import Batcher
 from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.gates.batcher import Batcher
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.tasks import chat as chat_module
 from evaljournal.runner.tasks.chat import AttachmentError, Chat, OpenChat

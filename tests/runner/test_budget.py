@@ -16,8 +16,8 @@ from evaljournal.replay import RunState, fold, load
 from evaljournal.replay.runs.idle import reasons
 from evaljournal.runner import scorers
 from evaljournal.runner.definition.budget import parse_budget
-from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import deterministic_options, inline

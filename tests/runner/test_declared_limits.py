@@ -17,8 +17,8 @@ from evaljournal.runner.cli import cli
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.limits import declared_limits, describe_limits, parse_limits
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.changes import effective_settings
-from evaljournal.runner.engine.plan import select_trials
+from evaljournal.runner.sessions.changes import effective_settings
+from evaljournal.runner.sessions.plan import select_trials
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint

@@ -14,7 +14,7 @@ from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.runner.concurrency.headers import AdvertisedLimit, advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
-from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits, shared_limits
+from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits, shared_limits
 from evaljournal.runner.tasks.call_size import CallSize
 
 REQUEST = CallSize()

@@ -13,8 +13,8 @@ from evaljournal.runner import scorers
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.known_limits import max_slots
-from evaljournal.runner.engine.rate_limits import (
+from evaljournal.runner.gates.known_limits import max_slots
+from evaljournal.runner.sessions.rate_limits import (
     TaskKeys,
     default_slots,
     has_elastic_slots,

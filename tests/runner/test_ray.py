@@ -20,7 +20,7 @@ import trio
 from benchmarks._ray_cluster import RayCluster, ray_cluster
 from evaljournal import RayWorkers, Settings, UsageError
 from evaljournal.journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
-from evaljournal.runner.engine.changes import effective_settings
+from evaljournal.runner.sessions.changes import effective_settings
 from evaljournal.runner.workers.pool import WorkerDied
 from evaljournal.runner.workers.ray import RayPipe
 from evaljournal.runner.workers.ray_actor import EXITED, STARTED, RayActor

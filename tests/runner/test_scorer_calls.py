@@ -23,8 +23,8 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.api import arun
-from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline

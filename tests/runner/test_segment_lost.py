@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from evaljournal.journal.errors import SegmentLost
-from evaljournal.runner.engine.session import Session
+from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.testing import deterministic_options
 from tests.journal.samples import UNSYNCED_DISK, segment
 from tests.journal.test_segment_lost import move_the_directory

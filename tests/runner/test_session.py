@@ -34,8 +34,8 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import audit, fold
 from evaljournal.replay.render.ending import next_command
-from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (

@@ -15,7 +15,7 @@ from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.budget import MAX_UNKNOWN
 from evaljournal.runner.definition.shared_budget import shared_budget
-from evaljournal.runner.engine.session import Session
+from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.testing import deterministic_options, events_of
 from evaljournal.runner.verification import verify
 from tests.runs import AnyEvaluation, define

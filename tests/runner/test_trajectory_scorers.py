@@ -14,9 +14,9 @@ from evaljournal.journal import read
 from evaljournal.journal.events import ScoringFailed, TrialScored
 from evaljournal.replay.runs.trajectory import StepDetails, tool_calls
 from evaljournal.runner import scorers
-from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.scorers.trajectory import trajectory_text
+from evaljournal.runner.sessions.rescore import Rescoring
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runs import PATH, AnyEvaluation, define, define_real, events, run_killed, run_real, run_virtual

@@ -7,8 +7,8 @@ import trio
 
 from evaljournal import Score, note
 from evaljournal.journal.events import AttemptSucceeded, ScorerCallFailed, ScoringFailed, TrialScored
-from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.notes import engine_note
+from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.testing import Return, Scripted, inline
 from tests import runs
 from tests.journal.disk import SimulatedDisk

@@ -9,7 +9,7 @@ from evaljournal import Retry
 from evaljournal.journal import read
 from evaljournal.journal.events import BatchCollected, BatchPrepared, TrialCompleted, TrialFailed
 from evaljournal.replay import load
-from evaljournal.runner.engine import batcher
+from evaljournal.runner.gates import batcher
 from tests.batch_servers import BatchServer, connect_in_memory
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events

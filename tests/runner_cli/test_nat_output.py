@@ -16,7 +16,7 @@ from evaljournal.journal import JournalError, read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled, TrialCompleted
 from evaljournal.replay.export.nat import line
 from evaljournal.replay.runs.trial import TrialDetails
-from evaljournal.runner.engine.nat_output import OWNER, NatOutput
+from evaljournal.runner.sessions.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import wait_until
 from tests.replay.eventful_run import first_session, minute_clock, second_session
@@ -214,7 +214,7 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
             raise JournalError("its line is gone")
         return line(result)
 
-    monkeypatch.setattr("evaljournal.runner.engine.nat_output.line", line_or_error)
+    monkeypatch.setattr("evaljournal.runner.sessions.nat_output.line", line_or_error)
     for apply in start_output("ab"):
         apply()
 

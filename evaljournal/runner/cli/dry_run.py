@@ -24,11 +24,11 @@ from evaljournal.runner.data.dataset import Trials
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.limits import describe_limits, ignores_headers
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.plan import SelectedTrials
-from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, has_elastic_slots
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.run_paths import RUNS, runs_under
 from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.sessions.plan import SelectedTrials
+from evaljournal.runner.sessions.rate_limits import TaskKeys, default_slots, has_elastic_slots
 from evaljournal.runner.tasks import Billed
 from evaljournal.runner.tasks.prices import BATCH, BATCH_FACTOR
 from evaljournal.runner.tasks.turns import turns_of

@@ -1,12 +1,12 @@
 """Attempts at trials: start one, record how it ended, and retry it or fail the trial."""
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
-from evaljournal.journal import events
+from evaljournal.journal import Record, events
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import BlobDamaged, Unserializable
 from evaljournal.journal.fact import evolve_fact
@@ -23,16 +23,15 @@ from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.data.to_json import is_large, to_json
-from evaljournal.runner.engine.call import AttemptCalls, CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
-from evaljournal.runner.engine.known_limits import KnownLimits
+from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
+from evaljournal.runner.engine.jobs import TrialWork, gate_fields
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.engine.trial_work import TrialWork
 from evaljournal.runner.notes import PHASE_NOTE, Sink
-from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.classify import Fatal, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
 from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_secrets
-from evaljournal.runner.steps.admission import OverLimit
+from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.tasks import LateOutcome, Task
@@ -52,6 +51,19 @@ _MIN_BLOCKING_CALLS: Final = 3
 """Number of consecutive calls that block their event loop from which this is noted."""
 
 
+class InnerGate(CallGate, Protocol):
+    """Where the calls inside an attempt wait."""
+
+    @property
+    def failure(self) -> Fatal | None:
+        """The error of a call that can never start, which fails the trial."""
+        ...
+
+    def close(self) -> None:
+        """End the calls that still wait: the attempt has ended."""
+        ...
+
+
 class Attempts:
     """Makes the attempts of a session: calls the tasks, records the outcomes, and retries or fails the trials."""
 
@@ -60,20 +72,20 @@ class Attempts:
         tasks: Mapping[str, Task],
         scheduler: Scheduler,
         late_recorder: LateRecorder,
-        known_limits: KnownLimits,
         *,
+        new_calls: Callable[[TrialWork, CallScope], InnerGate],
         max_failures: float,
         in_thread: InThread,
         fail_ambiguous: bool,
     ) -> None:
-        """The calls inside attempts wait for `known_limits`.
+        """`new_calls` returns where the calls inside an attempt wait.
 
         `fail_ambiguous`: a trial fails if its attempt ended with its worker, because its call may have had an effect.
         """
         self._tasks = tasks
         self._scheduler = scheduler
         self._late_recorder = late_recorder
-        self._known_limits = known_limits
+        self._new_calls = new_calls
         self._in_thread = in_thread
         self._settings = scheduler.settings
         self._requests = {
@@ -92,41 +104,18 @@ class Attempts:
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
         """Make one attempt; return whether it returned an output."""
-        trial, number = work.trial, work.state.attempts + 1
-        line = work.line if work.is_collected else None
-        work.slot = self._lowest_free_slot() if line is None else 0
-        task, new_request, request = self._tasks[work.state.variant], self._requests.get(work.state.variant), None
-        if new_request is not None and not work.is_request_recorded:
-            request, work.is_request_recorded = mask_values(new_request(work.case)), True
-        reuses, spent = reuse_of(self._recorder.state.steps.open.get(trial), work.state, self._settings.reuse_steps)
-        event = events.AttemptStarted(
-            trial=trial,
-            attempt=number,
-            slot=work.slot,
-            key=work.key,
-            request=request,
-            reuses=reuses,
-            spent=spent,
-            reserved=work.reserved,
-            need=self._scheduler.need_of(work),
-            probe=work.is_probe,
-            other_runs=work.other_runs,
-            batch=0 if line is None else line.batch,
-            line=0 if line is None else line.number,
-        )
-        record = self._record(event)
-        work.timeout = remaining_timeout(self._settings.timeout, spent)
-        work.started_at = record.t
-        self._scheduler.inform_policy(record, work)
-        if self._settings.write_ahead and line is None:
+        task, is_live = self._tasks[work.state.variant], work.lane.is_live
+        record, reuses = self._start(work)
+        if self._settings.write_ahead and is_live:
             await self._recorder.journal.wait_durable(record.seq)
-        calls = self._new_calls(work, scope)
+        calls = self._new_calls(work, scope) if is_live else None
         steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step, gate=calls)
         if reuses:
             await self._offer_results(work, steps)
         try:
-            self._scheduler.check_size(work)
-        except OverLimit as exc:
+            for gate in work.lane.gates:
+                gate.check(work)
+        except Fatal as exc:
             return self.end(work, exc)
         try:
             outcome = await scope.call(
@@ -135,7 +124,7 @@ class Attempts:
                 timeout=work.timeout,
                 steps=steps,
                 sink=partial(self._receive_note, work, scope, self._late_recorder.sink(work, job=work)),
-                on_late=partial(self._record_late_return, trial, number, record.t),
+                on_late=partial(self._record_late_return, work.trial, work.state.attempts, record.t),
             )
         finally:
             if calls is not None:
@@ -144,11 +133,41 @@ class Attempts:
             outcome = calls.failure  # Whatever the task made of it.
         if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
             self._note_blocking_calls(work)
-        if sent_secrets and isinstance(outcome, Returned):
-            outcome = await self._mask(work, outcome)
-        if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE_OUTPUT):
-            outcome = await self._write_blobs(work, outcome)
+        if isinstance(outcome, Returned):
+            outcome = await self._prepare_output(work, outcome)
         return self.end(work, outcome)
+
+    def _start(self, work: TrialWork) -> tuple[Record, int]:
+        """Record the start of an attempt, and inform its policy; return the record, and how many steps may be reused."""
+        trial, lane, variant = work.trial, work.lane, work.state.variant
+        work.slot, work.waited = self._lowest_free_slot() if lane.is_live else 0, 0.0
+        request, new_request = None, self._requests.get(variant)
+        if new_request is not None and not work.is_request_recorded:
+            request, work.is_request_recorded = mask_values(new_request(work.case)), True
+        reuses, spent = reuse_of(self._recorder.state.steps.open.get(trial), work.state, self._settings.reuse_steps)
+        event = events.AttemptStarted(
+            trial=trial,
+            attempt=work.state.attempts + 1,
+            slot=work.slot,
+            key=work.key,
+            request=request,
+            reuses=reuses,
+            spent=spent,
+            probe=work.is_probe,
+            **gate_fields(lane.gates, work),
+        )
+        record = self._record(event)
+        work.timeout, work.started_at = remaining_timeout(self._settings.timeout, spent), record.t
+        self._scheduler.inform_policy(record, work)
+        return record, reuses
+
+    async def _prepare_output(self, work: TrialWork, outcome: Returned) -> Returned:
+        """Mask secrets in an output, and write a large one before it is recorded."""
+        if sent_secrets:
+            outcome = await self._mask(work, outcome)
+        if self._recorder.journal.has_slow_blobs and is_large(outcome.output, _LARGE_OUTPUT):
+            outcome = await self._write_blobs(work, outcome)
+        return outcome
 
     def _lowest_free_slot(self) -> int:
         """Return the lowest free slot number, which is in use from now on."""
@@ -156,17 +175,6 @@ class Attempts:
         if not self._free_slots:
             self._free_slots.append(slot + 1)
         return slot
-
-    def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
-        """Return where the model calls inside the attempt wait for rate limits."""
-        work.waited = 0.0
-        if work.is_collected:
-            return None
-        scheduler = self._scheduler
-        own_limits = scheduler.queues.lanes[work.key].limits
-        return AttemptCalls(
-            work, scope, own_limits, self._known_limits, loop=scheduler.loop, on_day_limit=scheduler.stop_at_day_limit
-        )
 
     def _receive_note(self, work: TrialWork, scope: CallScope, sink: Sink, values: dict[str, Any]) -> None:
         """Record notes, or start the timeout of a phase of the attempt; a teardown has a limit of its own."""
@@ -184,7 +192,7 @@ class Attempts:
 
     def _note_blocking_calls(self, work: TrialWork) -> None:
         """Note that calls of an async task block its event loop, if others could have run at the same time."""
-        lane = self._scheduler.queues.lanes[work.key]
+        lane = work.lane
         if lane.policy.limit > 1 and (lane.trials or lane.counted_jobs > 1) and not self._scheduler.shutdown.is_over:
             self._record(events.Noted(name=BLOCKING_CALLS, value={"calls": _MIN_BLOCKING_CALLS}))
 
@@ -204,7 +212,7 @@ class Attempts:
         """Record how an attempt ended, and what follows; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts
         elapsed = self._clock.elapsed(work.started_at)
-        if work.is_collected:
+        if not work.lane.is_live:
             elapsed = 0.0
         else:
             heapq.heappush(self._free_slots, work.slot)
@@ -308,7 +316,7 @@ class Attempts:
             return False
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored_outputs += 1
-        work.has_output, work.line = True, None
+        work.has_output = True
         work.output = json_round_trip(output)  # Scorers get the same value before and after a resume.
         return True
 

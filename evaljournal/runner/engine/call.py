@@ -1,33 +1,28 @@
 """One call of a task or a scorer: invoke it, enforce its timeout, and return how it ended as a value.
 
-The model calls inside an attempt wait for the known rate limits of their keys; its timeout does not include that time.
+**How it ends.** A call returns, raises, exceeds its timeout or its budget, or is interrupted because the run is stopped.
+All of these are values for the caller, which records exactly one of them; only a cancellation from outside the run is
+raised.
+
+**Time.** The timeout is that of the call alone: whatever makes it wait inside stops its time (`pause`, `resume`). A
+cancelled call gets some time to end. If it does not respond, it is abandoned: its end is recorded without it, and what it
+returns later is recorded as late, never as an output.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import trio
 
 from evaljournal.journal.fact import fact
 from evaljournal.journal.format.codec import Blobs
-from evaljournal.runner.concurrency.limits import AdmittedCall
-from evaljournal.runner.engine.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
-from evaljournal.runner.engine.recorder import RunLoop, Timer
-from evaljournal.runner.engine.trial_work import TrialWork
-from evaljournal.runner.http.address import rate_limit_identity
+from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.notes import Sink, set_note_sink
-from evaljournal.runner.secrets import mask
 from evaljournal.runner.signals import is_from_signal
-from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, set_steps
 from evaljournal.runner.tasks import LateOutcome, Task
-from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.pool import WorkerEnded
-
-_MAX_KEY: Final = 200
-"""Characters of the longest name of a rate-limit key."""
 
 
 @fact
@@ -164,113 +159,3 @@ class CallScope:
 def _is_cancellation(exc: BaseException) -> bool:
     """Return whether an exception is a group of cancellations only, as a nursery raises it."""
     return isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
-
-
-class AttemptCalls:
-    """The model calls of an attempt; see `CallGate`."""
-
-    def __init__(
-        self,
-        work: TrialWork,
-        scope: CallScope,
-        own_limits: KeyLimits | None,
-        known_limits: KnownLimits,
-        *,
-        loop: RunLoop,
-        on_day_limit: Callable[[KeyLimits], bool],
-    ) -> None:
-        """`own_limits` are those of the task's own calls; `on_day_limit` stops the run if a limit per day is used up."""
-        self._work = work
-        self._scope = scope
-        self._own_limits = own_limits
-        self._known_limits = known_limits
-        self._loop = loop
-        self._on_day_limit = on_day_limit
-        self._calls: dict[int, tuple[KeyLimits, AdmittedCall]] = {}
-        """Number of a step → its call in flight."""
-        self._has_own_call = False
-        self._waiting_scopes: set[trio.CancelScope] = set()
-        self._paused_at = 0.0
-        self._is_over = False
-        self.failure: OverLimit | None = None
-        """A call that can never start, which fails the trial."""
-
-    def admit_now(self, step: int, call: LimitedCall, *, can_wait: bool = True) -> CallAdmission | None:
-        """Admit a call if no limit of its key is known, or if it cannot wait; None: it may have to wait."""
-        limits = self._own_limits if not call.base_url else self._known_limits.get(_identity(call))
-        if limits is None and not call.base_url:
-            return CallAdmission()
-        if limits is None and not can_wait:
-            limits = self._limits_of(call)  # The caller is in the loop of the run.
-        if limits is None or (can_wait and limits.needs_sizes):
-            return None
-        size = call.size if limits.needs_sizes else CallSize()
-        return self._start(step, limits, limits.limits.start(size, limits.now()), 0.0)
-
-    async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
-        """Wait until a call may start; raise `OverLimit` if it never can."""
-        limits = self._own_limits if not call.base_url else self._limits_of(call)
-        assert limits is not None
-        if not call.base_url and not self._has_own_call and self._work.admitted is not None:
-            self._has_own_call = True  # It was admitted with the attempt, which has its need.
-            self._calls[step] = limits, self._work.admitted
-            return CallAdmission()
-        try:
-            limits.check(call.size)
-        except OverLimit as exc:
-            self.failure = exc
-            raise
-        self._on_day_limit(limits)
-        started_at = trio.current_time()
-        with trio.CancelScope() as scope:
-            if self._is_over:
-                raise AttemptEnded("the attempt has ended")
-            if not self._waiting_scopes:
-                self._scope.pause()
-                self._paused_at = started_at
-            self._waiting_scopes.add(scope)
-            try:
-                admitted = await limits.admit(call.size)
-            finally:
-                self._waiting_scopes.discard(scope)
-                if not self._waiting_scopes and not self._is_over:
-                    self._scope.resume()
-                    self._work.waited += trio.current_time() - self._paused_at
-            if not call.base_url:
-                self._work.admitted = admitted
-            return self._start(step, limits, admitted, round(trio.current_time() - started_at, 6))
-        raise AttemptEnded("the attempt has ended")
-
-    def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
-        """Read the limits in the head of the reply to a call."""
-        is_read = status == TOO_MANY_REQUESTS or any("ratelimit" in name for name in headers)
-        if is_read and (call := self._calls.get(step)) is not None:
-            limits, admitted = call
-            self._loop.call(limits.read, admitted, status, headers)
-
-    def end(self, step: int, usage: Any) -> None:
-        """Count a call that was answered."""
-        if (call := self._calls.pop(step, None)) is not None:
-            limits, admitted = call
-            if admitted is self._work.admitted:
-                self._work.admitted = None
-            self._loop.call(limits.limits.end, admitted, usage if isinstance(usage, Mapping) else None)
-
-    def close(self) -> None:
-        """End the calls that still wait: the attempt has ended."""
-        self._is_over = True
-        for scope in self._waiting_scopes:
-            scope.cancel()
-
-    def _start(self, step: int, limits: KeyLimits, admitted: AdmittedCall, waited: float) -> CallAdmission:
-        self._calls[step] = limits, admitted
-        need = limits.limits.recorded_need(admitted)
-        return CallAdmission(limits.key, need, waited) if need else CallAdmission()
-
-    def _limits_of(self, call: LimitedCall) -> KeyLimits:
-        host = urlsplit(call.base_url).hostname or ""
-        return self._known_limits.of(_identity(call), key=mask(f"{call.model} {host}")[:_MAX_KEY], model=call.model, host=host)
-
-
-def _identity(call: LimitedCall) -> object:
-    return rate_limit_identity(call.base_url, call.key_digests), call.model

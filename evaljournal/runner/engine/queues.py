@@ -1,4 +1,4 @@
-"""Queues of a session: one lane with a policy per rate-limit key, and the jobs that wait for their delay.
+"""Queues of a session: its lanes, the jobs that wait for their delay, and those that have their reply.
 
 Nothing here waits, records or reads a clock.
 """
@@ -8,86 +8,10 @@ import itertools
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import Any, Final
-
-import attrs
+from collections.abc import Callable
 
 from evaljournal.replay.state.run import max_unscored_outputs
-from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.engine.known_limits import KeyLimits
-from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
-
-_FAILURES: Final = attrgetter("failures")
-"""A probe is the first job with the fewest failures, so that probes do not use up the retries of one trial."""
-
-
-@attrs.define(eq=False)
-class Lane:
-    """One rate-limit key: its policy, its queued jobs, and how many are in flight."""
-
-    key: str
-    policy: KeyPolicy
-    limits: KeyLimits | None = None
-    """Its known limits; None if its jobs are no calls that they apply to."""
-    is_elastic: bool = False
-    """Whether its slots follow from its known limits: the user has not chosen them, and a slot costs little."""
-    trials: deque[TrialWork] = attrs.field(factory=deque)
-    calls: deque[ScorerCall] = attrs.field(factory=deque)
-    """Scorer calls; they start before attempts, so that outputs do not accumulate."""
-    has_trials: bool = False
-    has_calls: bool = False
-    counted_jobs: int = 0
-    """Attempts and calls in flight that count against the limit."""
-    hung_jobs: int = 0
-    """Attempts and calls in flight that do not count, because they started before the endpoint stopped responding."""
-    epoch: int = 0
-    """How many times the endpoint has stopped responding."""
-    closed_until: float = 0.0
-    """When the policy may allow the next start, unless another event comes first."""
-    counted_limit: int = 0
-    """The limit that is included in the sums of `Queues`."""
-    next_check: float = math.inf
-    """When to call the policy again, because time alone may change its decision."""
-
-    def put(self, job: Job) -> None:
-        """Queue a job; one whose delay is over goes to the front, unless it `goes_to_end`."""
-        queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
-        (queue.appendleft if job.delay > 0 and not job.goes_to_end else queue.append)(job)
-
-    def next_job(self, is_held: Callable[[Job], bool] | None, *, probe: bool) -> Job | None:
-        """Return the next job to start, or to be a breaker's probe; None if all are held. The lane has jobs."""
-        queue: Iterable[Job] = self.calls or self.trials
-        jobs = iter(queue) if is_held is None else itertools.filterfalse(is_held, queue)
-        return min(jobs, key=_FAILURES, default=None) if probe else next(jobs, None)
-
-    def remove(self, job: Job) -> None:
-        """Remove a job that starts."""
-        queue: deque[Any] = self.calls or self.trials
-        if job is queue[0]:
-            queue.popleft()
-        else:
-            queue.remove(job)
-
-    @property
-    def may_rise(self) -> bool:
-        """Whether its known limits may raise its limit: as many jobs are in flight, or were before the last one ended."""
-        is_full = self.counted_jobs + 1 >= self.policy.limit
-        return is_full and self.policy.may_follow_rate
-
-    def end(self, job: Job) -> None:
-        """Count a job that has ended."""
-        if job.epoch == self.epoch:
-            self.counted_jobs -= 1
-        else:
-            self.hung_jobs -= 1
-
-    def discount_in_flight(self) -> None:
-        """Stop counting the jobs in flight: the endpoint does not respond."""
-        self.hung_jobs += self.counted_jobs
-        self.counted_jobs = 0
-        self.epoch += 1
+from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, TrialWork
 
 
 class Queues:
@@ -101,10 +25,10 @@ class Queues:
         self.delayed_jobs: list[tuple[float, int, Job]] = []
         """Heap of the jobs that wait for their delay: due time, number and job. Jobs due at the same time keep their order."""
         self._numbers = itertools.count()
-        self.collected: deque[Job] = deque()
-        """Jobs that have their reply, from a batch."""
+        self.answered: deque[tuple[Lane, Job]] = deque()
+        """Jobs that have their reply already, each with the lane that it is executed in."""
         self.hold: Callable[[Job], bool] | None = None
-        """Takes a job for a batch; returns False if it is called live."""
+        """Takes a job that waits for its reply elsewhere; returns False if it is to be called now."""
         self.waiting_trials = 0
         """Trials that wait for an attempt, over all lanes."""
         self.unscored_outputs = 0
@@ -113,11 +37,11 @@ class Queues:
         """Attempts that may be in flight, over all lanes."""
         self._scorer_limit = 0
         self.max_unscored_outputs = max_unscored_outputs(0)
-        """Outputs that may wait for scores; with more, no attempt starts. Outputs may wait for batches without a limit."""
+        """Outputs that may wait for scores; with more, no attempt starts."""
         self._is_closed = False
 
-    def hold_for_batches(self, hold: Callable[[Job], bool]) -> None:
-        """Let `hold` take jobs that are called in batches."""
+    def hold_with(self, hold: Callable[[Job], bool]) -> None:
+        """Let `hold` take jobs before they are queued; any number of outputs may wait for scores then."""
         self.hold, self.max_unscored_outputs = hold, sys.maxsize
 
     def open(self, lane: Lane, *, trials: bool = False, calls: bool = False) -> None:
@@ -156,7 +80,7 @@ class Queues:
         return self.unscored_outputs > self.max_unscored_outputs
 
     def put(self, job: Job) -> None:
-        """Queue a job that may start, unless it is held for a batch."""
+        """Queue a job that may start, unless it is held."""
         if self.hold is not None and self.hold(job):
             return
         self.put_live(job)
@@ -178,7 +102,7 @@ class Queues:
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
         """Return whether a queued job may be able to start; a breaker's probe may exceed the limit."""
-        if self.outputs_to_score or self.collected:
+        if self.outputs_to_score or self.answered:
             return True
         is_behind = self.is_behind
         for lane in self.lanes.values():

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -31,10 +31,8 @@ from evaljournal.journal.events import (
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.replay import RunState
 from evaljournal.replay.results.summary import forked_sessions
-from evaljournal.replay.state.answers import ANSWER
-from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.runner.data.to_json import to_json
-from evaljournal.runner.engine.trial_work import Job, TrialWork
+from evaljournal.runner.engine.jobs import Job, TrialWork
 from evaljournal.runner.notes import REPLY_NOTE, Sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.secrets import mask, mask_values
@@ -232,8 +230,6 @@ class LateRecorder:
     _shutdown: Shutdown
     _stop_over_budget: Callable[[str], None]
     """Called with a trial that has exceeded the budget per trial."""
-    _read_reply: Callable[[Job, int, Mapping[str, str]], None]
-    """Called with the status and the rate-limit headers of a reply to a job's call."""
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""
@@ -246,7 +242,7 @@ class LateRecorder:
     def sink(self, work: TrialWork, job: Job | None = None) -> Sink:
         """Return a function that records notes of the attempt or the scorer call in flight.
 
-        With `job`, what they tell of its call is passed on to the known limits.
+        With `job`, they are passed on to the gates of its lane.
         """
         return partial(self._loop.call, self._note, work.trial, work.state.attempts, job)
 
@@ -285,12 +281,11 @@ class LateRecorder:
 
     def _note(self, trial: str, attempt: int, job: Job | None, values: dict[str, Any]) -> None:
         for name, value in values.items():
+            if job is not None:
+                for gate in job.lane.gates:
+                    gate.noted(job, name, value)
             if name == REPLY_NOTE:
-                if job is not None and not self._shutdown.is_over:
-                    self._read_reply(job, value["status"], value["headers"])
                 continue
-            if job is not None and job.admitted is not None and (usage := _usage_of_call(name, value)):
-                job.usage = usage
             note_event = partial(Noted, trial=trial, attempt=attempt)
             try:
                 is_json = name.startswith(NOTE_PREFIX)  # The engine's own notes are.
@@ -298,12 +293,3 @@ class LateRecorder:
                 self.record(note_event(name=masked_name[:_MAX_NOTE_NAME], value=masked_value))
             except (Unserializable, RecursionError) as exc:
                 self.record(note_event(name=mask(name)[:_MAX_NOTE_NAME], value=describe(exc).message))
-
-
-def _usage_of_call(name: str, value: Any) -> Mapping[str, Any] | None:
-    """Return the usage of a call in a note of the task or the judge, if there is one."""
-    if name in {ANSWER, JUDGE_USAGE} and isinstance(value, dict):
-        value = value.get("usage")
-    elif name != "usage":
-        return None
-    return value if isinstance(value, dict) else None

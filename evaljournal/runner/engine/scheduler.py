@@ -1,35 +1,34 @@
 """The scheduler: which job starts next, and when. It has the lanes and their policies, delays, and the read-ahead of trials.
 
-Nothing polls: an event that makes a job ready or frees a place, or a timer, wakes a consumer.
+**A start.** A consumer that is free asks for the next job. Jobs whose reply is there already come first, then outputs of
+earlier sessions, then the lanes in the order in which they were opened. In a lane, scorer calls come before attempts, so
+that outputs do not accumulate. A lane asks, in this order: how far its gates reach into the queue; its policy, which knows
+how many may be in flight; then each gate. If one refuses, the lane is closed until the time that it names, or until
+something wakes.
+
+**Nothing polls.** An event that makes a job ready or frees a place, or a timer, wakes one consumer; it wakes the next one
+if it finds a job. So a wake-up costs nothing if there is nothing to do, and none is lost: whoever changes what a gate or a
+policy decides calls `wake`.
+
+**The end.** The session is over when every trial was read and is done, or when it is stopped. A stop closes attempts first;
+outputs may still be scored in the grace period.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import trio
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, IntakePaused, LimitUnit, TrialCompleted
+from evaljournal.journal.events import AttemptSucceeded, IntakePaused, TrialCompleted
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.results.budget_text import block_text
-from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
-from evaljournal.replay.text import day_limit_text
-from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.concurrency.policy import CallEvent, Change
-from evaljournal.runner.data.case import Case
+from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.definition.shared_budget import BudgetShare
-from evaljournal.runner.engine.known_limits import KeyLimits, max_slots
-from evaljournal.runner.engine.queues import Lane, Queues
+from evaljournal.runner.engine.jobs import ANY_JOB, Gate, Job, Lane, ScorerCall, TrialWork
+from evaljournal.runner.engine.queues import Queues
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Shutdown, Timer
-from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
-from evaljournal.runner.tasks.call_size import CallSize
-from evaljournal.runner.tasks.prices import BATCH
-from evaljournal.runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
 """Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
@@ -39,10 +38,6 @@ TICK: Final = 2e-6
 """Seconds added to the time at which a policy asks to be called, because times are rounded to the microsecond."""
 
 
-Estimate = Callable[[Case, str, str], Amounts]
-"""Returns what an attempt at a case with a variant may use in a service tier."""
-
-
 class Scheduler:
     """The queued jobs of a session, and the consumers that wait for them."""
 
@@ -50,49 +45,24 @@ class Scheduler:
         self,
         recorder: Recorder,
         settings: Settings,
-        new_policy: Callable[[str], KeyPolicy],
         shutdown: Shutdown,
         *,
-        has_keys: bool,
         loop: RunLoop,
         start_consumer: Callable[[], None],
-        estimate: Estimate | None = None,
-        budget_share: BudgetShare | None = None,
-        limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
-        is_elastic: Callable[[str], bool] = lambda _: False,
-        size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
-        workers: Workers | None = None,
+        has_keys: bool,
     ) -> None:
-        """`new_policy` returns the policy for a rate-limit key; `has_keys`: attempts have several.
-
-        `limits_of` returns the known limits of a key, and `size_of` the size of the call that a job makes. `is_elastic` returns
-        whether the slots of a key follow from its known limits.
-
-        `estimate` returns what an attempt at a case with a variant may use; without it there is no budget. `budget_share` is
-        the run's part if other runs spend from the same one. Jobs that run in workers wait for a place in `workers`.
-        """
+        """`has_keys`: attempts have several rate-limit keys."""
         self.recorder = recorder
         self.settings = settings
         self.shutdown = shutdown
         self.loop = loop
         self._record, self._now = recorder.record, recorder.clock.now
-        self._new_policy = new_policy
-        self.has_keys = has_keys
         self._start_consumer = start_consumer
-        self._limits_of, self._is_elastic = limits_of, is_elastic
-        self._size_of = size_of
-        self._estimate = estimate
-        self._budget = budget if estimate is not None and (budget := recorder.state.budget) and budget.limits else None
-        self._budget_share = budget_share if self._budget is not None else None
-        if self._budget is not None and budget_share is not None:
-            budget_share.begin(self._budget, self.wake, self._is_settled)
-        self._block: Block | None = None
-        """Why the budget did not allow the last line of a batch."""
-        self._is_over_budget = False
-        """Whether the budget did not allow the last start."""
-        self._workers = workers
-        if workers is not None:
-            workers.on_room = self.wake
+        self.new_lane: Callable[[str], Lane]
+        """Returns the lane of a rate-limit key, with its policy and gates; set by the assembly."""
+        self.has_keys = has_keys
+        self.gates: tuple[Gate, ...] = ()
+        """The gates that all lanes share."""
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)
         """Fires for jobs and policies that wait for a time."""
@@ -112,8 +82,8 @@ class Scheduler:
         self._is_looking = False
         """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
         self._parking_lot = trio.lowlevel.ParkingLot()
-        self.wake_batcher: Callable[[], bool] = lambda: False
-        """Lets the batcher check what can be done; returns whether the session can still end a batch."""
+        self.on_idle: Callable[[], bool] = lambda: False
+        """Called when a consumer finds no job, and at the end; returns whether replies may still come from elsewhere."""
 
     def close(self) -> None:
         """Start nothing more; parked consumers return."""
@@ -126,18 +96,9 @@ class Scheduler:
         if lane is not None:
             self.queues.open(lane, trials=trials, calls=calls)
             return
-        lane = Lane(key, self._new_policy(key), self._limits_of(key), self._is_elastic(key))
-        self._raise_limit(lane)  # The first limit is recorded below.
+        lane = self.new_lane(key)
         self.queues.open(lane, trials=trials, calls=calls)
         self._record(lane.policy.begin())
-
-    def _raise_limit(self, lane: Lane) -> list[Change]:
-        """Let the limit of a lane follow from the rate of its known limits, if it has any; return the change to record."""
-        rate = None if lane.limits is None else lane.limits.limits.call_rate
-        if rate is None:
-            return []
-        used_slots = sum(other.policy.limit for other in self.queues.lanes.values() if other is not lane)
-        return lane.policy.follow_rate(rate, max_slots(used_slots) if lane.is_elastic else 0)
 
     def admit(self, work: TrialWork) -> None:
         """Queue an admitted trial."""
@@ -177,8 +138,8 @@ class Scheduler:
         self.completed += 1
         if work.completes:
             self._record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
-        if self._budget_share is not None:
-            self._budget_share.wake_others()
+        for gate in self.gates:
+            gate.completed(work)
         self.release()
 
     def release(self) -> None:
@@ -189,7 +150,7 @@ class Scheduler:
 
     def end_if_done(self) -> None:
         """End the session if every trial was admitted and is done."""
-        if self.wake_batcher():
+        if self.on_idle():
             return
         if self.shutdown.reason is None and self.is_admission_done and not self._unfinished_trials:
             self.shutdown.end()
@@ -244,47 +205,57 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_admission_waiting:
             self.request_admission()
-        if queues.collected and self.shutdown.reason is None:
-            return self._collected_job()
+        if queues.answered and self.shutdown.reason is None:
+            return self._answered_job()
         if queues.outputs_to_score and self._may_score(queues.outputs_to_score[0]):
             work = queues.outputs_to_score.popleft()
             self.wake()
             return work
         for lane in queues.lanes.values():
-            if self._workers is not None:
-                self._set_aside(lane, self._workers)
             if self._has_next(lane) and (job := self._start(lane, now)) is not None:
                 return job
         return None
 
-    def _collected_job(self) -> Job:
-        """Return the next job that has its reply; it reserves nothing, because its batch does, and is no probe."""
-        job = self.queues.collected.popleft()
-        job.is_probe = False
-        if isinstance(job, TrialWork):
-            job.reserved = job.other_runs = None
+    def _has_next(self, lane: Lane) -> bool:
+        return bool(lane.calls or (lane.trials and not self.queues.is_behind))
+
+    def _answered_job(self) -> Job:
+        """Return the next job that has its reply."""
+        job_lane, job = self.queues.answered.popleft()
+        job.lane, job.epoch, job.is_probe = job_lane, job_lane.epoch, False
+        job_lane.counted_jobs += 1
         self.wake()
         return job
 
     def _start(self, lane: Lane, now: float) -> Job | None:
-        """Return the next job of a lane if its policy, the budget and the known limits allow it."""
-        permit, workers = lane.policy.may_start(now), self._workers
+        """Return the next job of a lane if its policy and its gates allow it."""
+        gates, reach = lane.gates, ANY_JOB
+        for gate in gates:
+            reach = min(reach, gate.reach(lane))
+        if gates and not (reach and self._has_next(lane)):  # A gate may have taken jobs out of the lane.
+            return None
+        permit = lane.policy.may_start(now)
         if permit.check_at is not None:
-            lane.closed_until = permit.check_at
-            self._call_policy_at(lane, permit.check_at)
+            self._close_until(lane, permit.check_at)
         if not permit.open:
             return None
-        # Without room, only the first job has a place.
-        probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
         state = self.recorder.state
-        job = lane.next_job(self._is_held if state.errors or state.calls_failed else None, probe=probe)
-        if job is None or (job.place is None and workers is not None and not workers.has_room and _needs_place(job, workers)):
+        is_held = self._is_held if state.errors or state.calls_failed else None
+        job = lane.next_job(is_held, probe=permit.probe and reach == ANY_JOB)
+        if job is None:
             return None
-        if not self._is_affordable(job) or not self._has_room(lane, job, now):
-            return None
+        for gate in gates:
+            if (time := gate.admit(job, now)) is not None:
+                if time < math.inf:
+                    self._close_until(lane, time)
+                return None
         self._dequeue(lane, job)
         job.is_probe = permit.probe
         return job
+
+    def _close_until(self, lane: Lane, time: float) -> None:
+        lane.closed_until = time
+        self._call_policy_at(lane, time)
 
     def _is_held(self, job: Job) -> bool:
         """Return whether a job waits for the first ones, which failed with the same error."""
@@ -293,204 +264,61 @@ class Scheduler:
             return state.is_held(job.work.trial, job.scorer.scorer.name)
         return state.is_held(job.trial)
 
-    def _is_affordable(self, job: Job) -> bool:
-        """Return whether the budget allows an attempt, and set its reserve; scorer calls are part of it."""
-        budget, estimate = self._budget, self._estimate
-        if budget is None or not isinstance(job, TrialWork):
-            return True
-        assert estimate is not None
-        variant = job.state.variant
-        job.reserved = budget.reserve(variant, {})
-        if len(job.reserved) < len(budget.limits):
-            job.reserved = budget.reserve(variant, estimate(job.case, variant, ""))
-        if (share := self._budget_share) is not None:
-            job.other_runs = share.other_runs()
-            if len(job.reserved) < len(budget.limits) and not share.may_explore:
-                return self._is_allowed(Block(reason="unknown", unit=min(budget.limits.keys() - job.reserved.keys())))
-        return self._is_allowed(budget.block(variant, job.reserved, job.other_runs or {}))
-
-    def _has_room(self, lane: Lane, job: Job, now: float) -> bool:
-        """Return whether the known limits have room for a job, and take its need from them."""
-        limits = lane.limits
-        if limits is None:
-            return True
-        job.size = size = self._size_of(job) if limits.needs_sizes else CallSize()
-        job.admitted, job.usage = None, None
-        if limits.limits.impossible(size) is not None:
-            return True  # It fails before anything is sent, and takes nothing.
-        admitted = limits.limits.admit(size, limits.now())
-        if not isinstance(admitted, float):
-            job.admitted = admitted
-            return True
-        if limits.day_wait() > 0:
-            if self._is_idle:
-                self.stop_at_day_limit(limits)
-            return False
-        lane.closed_until = now + admitted
-        self._call_policy_at(lane, now + admitted)
-        return False
-
-    def stop_at_day_limit(self, limits: KeyLimits) -> bool:
-        """Stop the session if a declared limit per day is used up; return whether it is."""
-        if (day_wait := limits.day_wait()) > 0:
-            self.shutdown.stop("quota", day_limit_text(day_wait, self.recorder.clock.wall()))
-        return day_wait > 0
-
     @property
     def is_waiting(self) -> bool:
         """Whether all trials were read, and no job is queued that may start now or after a delay."""
         queues = self.queues
-        return self.is_admission_done and not (queues.collected or queues.delayed_jobs or self._is_looking)
-
-    @property
-    def has_live_jobs(self) -> bool:
-        """Whether a job is queued in a lane that does not wait for the budget."""
-        return any(lane.calls or (lane.trials and not self._is_over_budget) for lane in self.queues.lanes.values())
-
-    def reserve_line(self, job: Job, reserved: Mapping[str, float]) -> Amounts | None:
-        """Return what the budget reserves for a line of a batch whose other lines need `reserved`; None if it does not fit.
-
-        Scorer calls are part of what it reserves for attempts.
-        """
-        budget, estimate = self._budget, self._estimate
-        if budget is None or isinstance(job, ScorerCall):
-            return {}
-        assert estimate is not None
-        variant = job.state.variant
-        reserve = budget.reserve(variant, estimate(job.case, variant, BATCH))
-        share = self._budget_share
-        other_runs = share.other_runs() if share is not None else {}
-        total = {unit: reserved.get(unit, 0.0) + amount for unit, amount in reserve.items()}
-        self._block = budget.block(variant, total, other_runs)
-        return reserve if self._block is None else None
-
-    def stop_over_budget(self) -> None:
-        """Stop the session because the budget allows no line of a batch, unless other runs may release a part of it."""
-        self._is_allowed(self._block)
-
-    def need_of(self, job: Job) -> dict[LimitUnit, float] | None:
-        """Return what a job that starts takes from the known limits, to be recorded; None if none is known."""
-        limits = None if job.is_collected else self.queues.lanes[job.key].limits
-        return None if limits is None or job.admitted is None else limits.limits.recorded_need(job.admitted)
-
-    def check_size(self, job: Job) -> None:
-        """Raise `OverLimit` if the call of a job needs more than a limit allows."""
-        limits = None if job.is_collected else self.queues.lanes[job.key].limits
-        if limits is not None and job.admitted is None:
-            limits.check(job.size)
-
-    def read_reply(self, job: Job, status: int, headers: Mapping[str, str]) -> None:
-        """Read the limits in the head of the reply to a job's call, which may allow the next start."""
-        lane = self.queues.lanes[job.key]
-        if lane.limits is not None and job.admitted is not None:
-            lane.limits.read(job.admitted, status, headers)
-            lane.closed_until = 0.0
-            if lane.may_rise and (events := self._raise_limit(lane)):
-                self._apply(lane, events)
-            self.wake()
+        return self.is_admission_done and not (queues.answered or queues.delayed_jobs or self._is_looking)
 
     def end_call(self, job: Job, *, is_answered: bool) -> None:
-        """Count the call of a job that has ended; the reply of a batch is no call."""
-        if job.is_collected:
-            return
-        self.queues.lanes[job.key].end(job)
-        limits = self.queues.lanes[job.key].limits
-        if limits is not None and job.admitted is not None and is_answered:
-            limits.limits.end(job.admitted, job.usage)
-        job.admitted = None
+        """Count the call of a job that has ended."""
+        job.lane.end(job)
+        for gate in job.lane.gates:
+            gate.leave(job, is_answered=is_answered)
 
     def _may_score(self, work: TrialWork) -> bool:
-        """Return whether the output of an earlier session may be scored: not if the budget is exceeded, and judges cost."""
-        budget = self._budget
-        if budget is None or not any(lane.has_calls for lane in self.queues.lanes.values()):
-            return True
-        other_runs = {} if self._budget_share is None else self._budget_share.other_runs()
-        return self._is_allowed(budget.block(work.state.variant, dict.fromkeys(budget.limits, 0.0), other_runs))
-
-    def _is_allowed(self, block: Block | None) -> bool:
-        """Return whether the budget allows a start; if not, stop the session if nothing is in flight, here or in other runs."""
-        if (share := self._budget_share) is not None:
-            share.is_blocked = block is not None
-        self._is_over_budget = block is not None
-        if block is None:
-            return True
-        if self._is_idle and not self.recorder.state.batch_lines.open and not (share is not None and share.others_may_release):
-            if share is not None and self._budget is not None:
-                share.blocked_by = self._budget.other_runs = share.other_runs()  # Recorded with the stop.
-            self.shutdown.stop("budget", block_text(self.recorder.state, block))
-            self.close()
-        return False
-
-    def _is_settled(self) -> bool:
-        """Whether the session will release no reserve: nothing is in flight, and outputs to score must wait for the budget."""
-        share = self._budget_share
-        is_idle = self._is_idle and not self.recorder.state.batch_lines.open
-        return is_idle and (not self.queues.unscored_outputs or (share is not None and share.is_blocked))
+        """Return whether the output of an earlier session may be scored now."""
+        return all(gate.may_score(work) for gate in self.gates)
 
     @property
-    def _is_idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no attempt is in flight, and no output is being scored."""
         return not self.recorder.state.running and self.queues.unscored_outputs == len(self.queues.outputs_to_score)
-
-    def _has_next(self, lane: Lane) -> bool:
-        """Return whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""
-        queues, workers = self.queues, self._workers
-        if not lane.calls and (not lane.trials or queues.is_behind):
-            return False
-        if workers is None:
-            return True
-        job: Job = lane.calls[0] if lane.calls else lane.trials[0]
-        return not _needs_place(job, workers) or job.place is not None or workers.has_room
-
-    def _set_aside(self, lane: Lane, workers: Workers) -> None:
-        """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
-        queue: deque[Any]
-        for queue in (lane.calls, lane.trials) if workers.runs_tasks else (lane.calls,):
-            while queue and (job := queue[0]).needs_own_worker and (job.place is None or not job.place.is_alive):
-                queue.popleft()
-                job.place = None
-                self.queues.waiting_trials -= job.__class__ is TrialWork
-                workers.reserve_own_worker(job, partial(self._put_back, queue, job))
-
-    def _put_back(self, queue: "deque[Any]", job: Job) -> None:
-        queue.appendleft(job)
-        self.queues.waiting_trials += job.__class__ is TrialWork
-        self.wake()
 
     def _dequeue(self, lane: Lane, job: Job) -> None:
         """Take a job out of its lane, and wake a consumer for the next one."""
         lane.remove(job)
-        if self._workers is not None and _needs_place(job, self._workers):
-            self._workers.reserve(job)
+        for gate in lane.gates:
+            gate.start(job)
         self.queues.waiting_trials -= job.__class__ is TrialWork
         lane.counted_jobs += 1
-        job.epoch, lane.closed_until = lane.epoch, 0.0
+        job.lane, job.epoch, lane.closed_until = lane, lane.epoch, 0.0
         if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.policy.limit + lane.hung_jobs:
             self.wake()
 
     def inform_policy(self, record: Record, job: Job) -> None:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""
-        event = cast("CallEvent", record.event)
-        if self._budget_share is not None and not isinstance(event, AttemptStarted):
-            self._budget_share.wake_others()
-        if job.is_collected:
+        lane, event = job.lane, record.event
+        if lane.is_live:
+            lane.closed_until = 0.0
+            if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
+                event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
+            events = lane.policy.observe(event, record.t)  # type: ignore[arg-type]  # a start or an end
+        else:
+            events = []
+        for gate in lane.gates:
+            events += gate.observe(job, record)
+        if not lane.is_live:
             return
-        lane = self.queues.lanes[job.key]
-        lane.closed_until = 0.0
-        if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
-            event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
-        events = lane.policy.observe(event, record.t)
-        if lane.limits is not None and lane.limits.needs_sizes and lane.may_rise:
-            events += self._raise_limit(lane)
         if events or lane.policy.limit != lane.counted_limit:
-            self._apply(lane, events)
+            self.apply(lane, events)
         self._set_timer(lane, record.t)
 
     def is_free_probe(self, job: Job, name: str) -> bool:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
-        return not job.is_collected and name in self.queues.lanes[job.key].policy.free_probes
+        return job.lane.is_live and name in job.lane.policy.free_probes
 
-    def _apply(self, lane: Lane, events: Sequence[Change]) -> None:
+    def apply(self, lane: Lane, events: Sequence[Change]) -> None:
         """Record the decisions of a policy, and act on them."""
         for event in events:
             self._record(event)
@@ -519,12 +347,8 @@ class Scheduler:
                 now = self._now()
                 if self.is_open and (events := lane.policy.elapse(now)):
                     lane.closed_until = 0.0
-                    self._apply(lane, events)
+                    self.apply(lane, events)
                 self._set_timer(lane, now)
             self.timer.schedule(lane.next_check)
         self.timer.schedule(self.queues.put_due(max(self._now(), time)))
         self.wake(for_probe=True)
-
-
-def _needs_place(job: Job, workers: Workers) -> bool:
-    return job.needs_place if isinstance(job, ScorerCall) else workers.runs_tasks

@@ -22,14 +22,13 @@ from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from evaljournal.runner.engine.jobs import ScorerCall, TrialWork, gate_fields
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.engine.trial_work import ScorerCall, TrialWork
 from evaljournal.runner.retries.classify import Description, Failure, Fatal, describe
 from evaljournal.runner.retries.retry import NoRetry, RetryIn, jitter
 from evaljournal.runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from evaljournal.runner.signals import is_from_signal
-from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.workers.pool import WorkerEnded
 from evaljournal.runner.workers.remote_task import PlacedInput
 
@@ -127,28 +126,26 @@ class Scoring:
         """Call a scorer once."""
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
-        line = call.line if call.is_collected else None
+        is_live, gates = call.lane.is_live, call.lane.gates
         event = events.ScorerCallStarted(
             trial=call.work.trial,
             scorer=scorer.name,
             call=call.number,
             key=call.key,
-            need=scheduler.need_of(call),
             probe=call.is_probe,
-            batch=0 if line is None else line.batch,
-            line=0 if line is None else line.number,
+            **gate_fields(gates, call),
         )
         record = self._record(event)
         call.started_at = record.t
         scheduler.inform_policy(record, call)
-        if scheduler.settings.write_ahead and line is None:
+        if scheduler.settings.write_ahead and is_live:
             await scheduler.recorder.journal.wait_durable(record.seq)
         try:
-            scheduler.check_size(call)
-        except OverLimit as exc:
+            for gate in gates:
+                gate.check(call)
+        except Fatal as exc:
             self.end(call, exc)
             return
-        call.input.line = call.line
         sink = self._late_recorder.sink(call.work, job=call)
         value = PlacedInput(call, call.input) if call.needs_place else call.input
         outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
@@ -161,7 +158,7 @@ class Scoring:
         self._scheduler.end_call(call, is_answered=isinstance(outcome, Returned))
         if self._scheduler.shutdown.is_over:
             return
-        elapsed = 0.0 if call.is_collected else self._clock.elapsed(call.started_at)
+        elapsed = 0.0 if not call.lane.is_live else self._clock.elapsed(call.started_at)
         match outcome:
             case Returned():
                 self._record_scores(scorer, work, outcome.output, elapsed, call)

@@ -25,16 +25,16 @@ from evaljournal.runner.data.fingerprint import definition_of, digest, fingerpri
 from evaljournal.runner.data.from_json import from_json, return_annotation
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.environment import Environment
-from evaljournal.runner.engine.null_files import NULL_FILES
-from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.engine.session import Session
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.executors.caller_thread import InputTask, await_value
 from evaljournal.runner.executors.inputs import Inputs
 from evaljournal.runner.executors.progress import show
 from evaljournal.runner.executors.results import ExecutionDetails, ResultCollector
 from evaljournal.runner.executors.variables import variable_digests
+from evaljournal.runner.sessions.environment import Environment
+from evaljournal.runner.sessions.null_files import NULL_FILES
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.tasks import Task
 from evaljournal.runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 

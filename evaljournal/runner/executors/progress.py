@@ -8,7 +8,7 @@ import trio
 
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.render.screen import line
-from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.sessions.options import LiveRun
 
 INTERVAL = 0.2
 

@@ -20,7 +20,6 @@ import httpcore2
 import trio
 
 from evaljournal.runner.http.address import Address
-from evaljournal.runner.http.batch_line import BatchLine, Unsent
 from evaljournal.runner.http.heads import Headers, ResponseHead, request_head
 from evaljournal.runner.http.messages import Body, Disconnected, MessageReader
 from evaljournal.runner.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
@@ -183,15 +182,11 @@ class Client:
         read: Callable[[Reply], T],
         target: str | None = None,
         first_token: re.Pattern[bytes] | None = None,
-        line: BatchLine | None = None,
     ) -> T:
         """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx.
 
-        For a stream, the time to its first byte is noted, and that to the first match of `first_token`. A `line` of a batch is
-        not sent: its collected reply is read or, if there is none, its request is raised as `Unsent`.
+        For a stream, the time to its first byte is noted, and that to the first match of `first_token`.
         """
-        if line is not None:
-            return self._read_line(line, content or b"", read)
         start_time = trio.current_time()
         first_byte: float | None = None
         token_times: dict[str, float] = {}
@@ -216,16 +211,10 @@ class Client:
                 await memory.take_place()  # Decompression may enlarge the body.
             if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
                 engine_note(stream={"first_byte": round(first_byte, 6), **token_times, "bytes": len(body)})
-            return await memory.parse(lambda: self._parse(reply, body, read))
+            return await memory.parse(lambda: self.parse(reply, body, read))
 
-    def _read_line(self, line: BatchLine, content: bytes, read: Callable[[Reply], T]) -> T:
-        if line.failure is not None:
-            raise line.failure
-        if not line.status:
-            raise Unsent(content)
-        return self._parse(Reply(line.status, {"content-type": "application/json"}, ends_by_closing=False), line.body, read)
-
-    def _parse(self, reply: Reply, body: bytes, read: Callable[[Reply], T]) -> T:
+    def parse(self, reply: Reply, body: bytes, read: Callable[[Reply], T]) -> T:
+        """Return the result of `read` for a reply with this body; raise an error for any status but 2xx."""
         reply.feed(body)
         if reply.status >= HTTPStatus.BAD_REQUEST:
             raise BadStatus(reply, self.masked_url)

@@ -17,12 +17,12 @@ from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.runner.api import run, run_async
 from evaljournal.runner.data.case import Trial
 from evaljournal.runner.definition.loading import AnyEvaluation
-from evaljournal.runner.engine.changes import is_same
-from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.engine.rescore import Rescoring
-from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.errors import RunChanged, UsageError
 from evaljournal.runner.run_paths import RUNS, run_start, runs_newest_first
+from evaljournal.runner.sessions.changes import is_same
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.rescore import Rescoring
+from evaljournal.runner.sessions.session import Outcome
 
 _OPEN_SESSION: Final = ".pytest-session"
 """File beside the runs of an evaluation with the name of the one that a session of pytest uses, until that session ends."""

@@ -19,10 +19,10 @@ from evaljournal.replay.state.trial import failing_trials
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import Gate
-from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.errors import RunFailed, UsageError
 from evaljournal.runner.pytest_plugin.evaluation_run import EvaluationRun, end_session
 from evaljournal.runner.run_paths import runs_under
+from evaljournal.runner.sessions.session import Outcome
 from evaljournal.runner.suggest import command
 
 _PROPERTY: Final = "evaljournal"

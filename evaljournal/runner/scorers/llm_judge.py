@@ -259,7 +259,7 @@ async def ask(
         # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
         engine_note(judge_usage={"model": model, **served, "usage": dict(usage)})
 
-    answer = await client.complete(messages, note_usage=note_usage, line=scorer_input.line)
+    answer = await client.complete(messages, note_usage=note_usage)
     if len(answer.text) > _MAX_REPLY:
         raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
     note_usage(answer.usage, **({"served_model": answer.facts["model"]} if answer.model else {}))

@@ -16,7 +16,6 @@ from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.batch_line import BatchLine
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks import Task, is_async
@@ -76,8 +75,6 @@ class ScorerInput:
     """Dollars that the output cost; None: unknown."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
-    line: BatchLine | None = None
-    """The line of a batch that a judge's call is; None if it is made now."""
     replies: dict[int, str] = field(factory=dict[int, str])
     """Number of an assertion → the reply of its judge, in an earlier call that failed later."""
 

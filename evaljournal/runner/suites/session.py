@@ -10,9 +10,9 @@ from pathlib import Path
 
 import trio
 
-from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.session import Outcome, Session
 
 
 class SuiteSession:

@@ -18,9 +18,9 @@ from evaljournal.journal.disk.files import DISK, make_directory
 from evaljournal.journal.errors import BlobDamaged
 from evaljournal.journal.ownership import own_hashes
 from evaljournal.runner.atomic_write import write_atomically
-from evaljournal.runner.engine.environment import list_own
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, run_finish, runs_under
+from evaljournal.runner.sessions.environment import list_own
 
 FILE: Final = "suite.json"
 _FORMAT: Final = "evaljournal-suite"

@@ -13,7 +13,6 @@ import attrs
 
 from evaljournal.journal.events import StepKind
 from evaljournal.runner.data.case import Case
-from evaljournal.runner.http.batch_line import BatchLine
 from evaljournal.runner.tasks.call_size import CallSize
 
 LateOutcome = Literal["succeeded", "failed"]
@@ -52,11 +51,6 @@ class TrialInput(Protocol):
     @property
     def case(self) -> Case:
         """Its case."""
-        ...
-
-    @property
-    def line(self) -> BatchLine | None:
-        """The line of a batch that its call is; None if it is made now."""
         ...
 
     async def model_step(

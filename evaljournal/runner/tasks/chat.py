@@ -23,7 +23,7 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.templates import Fields, Template, fill_body, has_fields, parse_body
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
-from evaljournal.runner.http.batch_line import BatchLine
+from evaljournal.runner.http.batch_line import current_line
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply, fields_of
 from evaljournal.runner.notes import engine_note, note
@@ -444,7 +444,7 @@ class OpenChat:
         headers = idempotency_headers("Idempotency-Key", self._run, identity)
         chat, case = self._chat, trial.case
         model, target = chat.model_for(case), chat.target_for(case)
-        return await self.complete(messages, *headers, model=model, target=target, line=trial.line)
+        return await self.complete(messages, *headers, model=model, target=target)
 
     def _output(self, reply: str, outcome: object) -> Any:
         """Return the output for a reply; with a schema, the value of its JSON. An incomplete answer need not be JSON."""
@@ -464,12 +464,10 @@ class OpenChat:
         model: str | None = None,
         target: str | None = None,
         note_usage: Callable[[Mapping[str, Any]], None] = lambda usage: note(usage=usage),
-        line: BatchLine | None = None,
     ) -> Answer:
         """Return the model's answer, with the priced usage; its text is empty if the provider declined the request.
 
-        `note_usage` is called with the usage of a reply that is not an answer: it is paid for, too. A `line` of a batch is not
-        sent; see `Client.call`.
+        `note_usage` is called with the usage of a reply that is not an answer: it is paid for, too.
         """
         try:
             content = orjson.dumps(self._chat.body(messages, model))
@@ -477,6 +475,7 @@ class OpenChat:
             raise AttachmentError(exc.message) from None
 
         lost_usage: dict[str, float | str] = {}
+        line = current_line()
         tier = "" if line is None else BATCH
 
         def read(reply: Reply) -> Answer:
@@ -494,9 +493,13 @@ class OpenChat:
 
         first_token = self._chat.api.first_token if self._chat.stream else None
         try:
-            answer: Answer = await self._client.call(
-                "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token, line=line
-            )
+            answer: Answer
+            if line is not None:
+                answer = self._client.parse(*line.reply(content), read)
+            else:
+                answer = await self._client.call(
+                    "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token
+                )
         except (BadStatus, ErrorReply, InvalidReply, IncompleteReply) as exc:
             if is_declined(exc):
                 return Answer(text="", outcome="declined", usage=lost_usage, explanation=str(exc))

@@ -20,7 +20,6 @@ from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.data.templates import Fields, MissingField, fill_body, has_fields, parse_body, value_at
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.address import Address, masked_headers
-from evaljournal.runner.http.batch_line import BatchLine
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, OutputMissing, Reply
 from evaljournal.runner.secret_shapes import mask_shapes
@@ -40,7 +39,6 @@ _JSON_HEADERS: Final = (
 class _SingleCall:
     case: Case
     trial: str = "single call"
-    line: BatchLine | None = None
 
     async def model_step(
         self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any], ____: CallSize

@@ -26,7 +26,6 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation, imports_for_worker, load_evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
-from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import MAX_VALUES, has_too_many_values
 from evaljournal.runner.notes import PHASE_NOTE, set_note_sink
@@ -34,6 +33,7 @@ from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets import add_environment, mask, mask_output, mask_values, sent_secrets
+from evaljournal.runner.sessions.open_tasks import TaskOpener
 from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
 from evaljournal.runner.steps.durable import model_step

@@ -27,9 +27,9 @@ from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.rescore import Rescoring, pairwise_evaluation
-from evaljournal.runner.engine.session import render_report
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.sessions.rescore import Rescoring, pairwise_evaluation
+from evaljournal.runner.sessions.session import render_report
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
 

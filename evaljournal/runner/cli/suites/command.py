@@ -36,10 +36,10 @@ from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_cod
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.definition.loading import LoadedEvaluation
 from evaljournal.runner.definition.shared_budget import BudgetShare, shared_budget
-from evaljournal.runner.engine.session import Session
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.run_paths import next_paths, run_finish
+from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.session import SuiteSession

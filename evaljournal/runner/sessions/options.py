@@ -16,7 +16,7 @@ from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.settings import SettingOptions
 from evaljournal.runner.definition.shared_budget import BudgetShare
-from evaljournal.runner.engine.environment import Environment
+from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.suggest import command
 
 

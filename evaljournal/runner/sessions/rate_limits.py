@@ -17,10 +17,10 @@ from evaljournal.runner.data.templates import Fields
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.hooks import Hooks
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
+from evaljournal.runner.engine.jobs import Job, TrialWork
 from evaljournal.runner.engine.recorder import Recorder
-from evaljournal.runner.engine.trial_work import Job, TrialWork
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks import OpenableTask, Sized, is_async

@@ -22,14 +22,14 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.executor import TrialExecutor
-from evaljournal.runner.engine.plan import Plan
-from evaljournal.runner.engine.rate_limits import TaskKeys, scorer_slots
+from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
-from evaljournal.runner.engine.session import Outcome, Session
-from evaljournal.runner.engine.trial_work import TrialWork
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.scorer import Scorer
+from evaljournal.runner.sessions.plan import Plan
+from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_slots
+from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.processes import ProcessWorkers
 

@@ -26,19 +26,21 @@ from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.admission import PendingTrials, TrialSource
-from evaljournal.runner.engine.changes import adopted_changes
+from evaljournal.runner.engine.admission import TrialSource
 from evaljournal.runner.engine.executor import TrialExecutor
-from evaljournal.runner.engine.open_tasks import TaskOpener
-from evaljournal.runner.engine.options import LiveRun, Options
-from evaljournal.runner.engine.plan import Plan, is_done, make_plan
-from evaljournal.runner.engine.rate_limits import scorer_keys
 from evaljournal.runner.engine.recorder import Clock, Recorder
-from evaljournal.runner.engine.session_workers import new_workers
 from evaljournal.runner.errors import RunFailed, UsageError
 from evaljournal.runner.run_paths import sealed_head
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.secrets import add_environment
+from evaljournal.runner.sessions.assembly import assemble
+from evaljournal.runner.sessions.changes import adopted_changes
+from evaljournal.runner.sessions.open_tasks import TaskOpener
+from evaljournal.runner.sessions.options import LiveRun, Options
+from evaljournal.runner.sessions.pending_trials import PendingTrials
+from evaljournal.runner.sessions.plan import Plan, is_done, make_plan
+from evaljournal.runner.sessions.rate_limits import scorer_keys
+from evaljournal.runner.sessions.workers import new_workers
 from evaljournal.runner.suggest import command, suggest
 from evaljournal.runner.tasks import Task
 from evaljournal.runner.workers.driver import Workers
@@ -342,7 +344,7 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
-            executor = TrialExecutor(
+            executor = assemble(
                 recorder, plan, self.options, tasks, scorers, in_thread=self._in_thread, workers=workers, batches=batches
             )
             now, shutdown = recorder.clock.now, executor.shutdown

@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import orjson
@@ -32,9 +32,12 @@ from evaljournal.runner.batches.api import (
 )
 from evaljournal.runner.batches.results import Results
 from evaljournal.runner.batches.targets import PREFIX, BatchTarget, BatchTargets, is_same_account
+from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.engine.jobs import Gate, Job, Lane, ScorerCall
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.engine.trial_work import Job, ScorerCall
-from evaljournal.runner.http.batch_line import BatchLine, Unsent
+from evaljournal.runner.gates.budget import BudgetGate
+from evaljournal.runner.http.batch_line import BatchLine, Unsent, set_line
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.tasks import Task
 from evaljournal.runner.tasks.call_size import text_bytes
@@ -89,17 +92,32 @@ class _OpenBatch:
     """The last status, once it has ended."""
 
 
+class BatchGate(Gate):
+    """Passes the line of a job, if it has one, on to its call; all lanes of a session with batches have it."""
+
+    def fields(self, job: Job) -> Mapping[str, Any]:
+        """Return the batch and the line of a reply that was collected."""
+        line: BatchLine | None = job.permits.get(self)
+        return {"batch": line.batch, "line": line.number} if line is not None and line.batch else {}
+
+    def check(self, job: Job) -> None:
+        """Set the line that the call of a job is; None if it is made now."""
+        set_line(job.permits.get(self))
+
+
 class Batcher:
     """Holds jobs, sends them in batches, and collects their replies."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        tasks: Mapping[str, Task],
-        in_flight: Collection[object],
+        gate: BatchGate,
         targets: BatchTargets,
         open_batches: Mapping[int, BatchApi],
         *,
+        budget: BudgetGate | None,
+        tasks: Mapping[str, Task],
+        in_flight: Collection[object],
         leave: bool,
         cancels: bool,
     ) -> None:
@@ -109,6 +127,11 @@ class Batcher:
         the open batches are cancelled, and nothing is sent, not even live.
         """
         self._scheduler = scheduler
+        self._budget = budget
+        self._gate = gate
+        # Their replies are there, so nothing limits how many are in flight; the gates still see their records.
+        policy = KeyPolicy(Fixed, 1, patience=0.0)
+        self._answered_lane = Lane("", policy, scheduler.gates, is_live=False)
         self._shutdown = scheduler.shutdown
         self._tasks = tasks
         self._in_flight = in_flight
@@ -122,8 +145,8 @@ class Batcher:
         self._lines = recorder.state.batch_lines
         self._record = recorder.record
         self._wall = recorder.clock.wall
-        scheduler.wake_batcher = self.wake
-        scheduler.queues.hold_for_batches(self.hold)
+        scheduler.on_idle = self.wake
+        scheduler.queues.hold_with(self.hold)
         self._groups: dict[BatchTarget, _Group] = {}
         """Jobs that are held for the next batches."""
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -151,9 +174,15 @@ class Batcher:
         return self._scheduler.is_waiting and not self._in_flight
 
     @property
+    def _has_live_jobs(self) -> bool:
+        """Whether a job is queued in a lane that does not wait for the budget."""
+        is_blocked = self._budget is not None and self._budget.is_blocking
+        return any(lane.calls or (lane.trials and not is_blocked) for lane in self._scheduler.queues.lanes.values())
+
+    @property
     def _collected_jobs(self) -> int:
         """Number of queued jobs that have their reply."""
-        return len(self._scheduler.queues.collected)
+        return len(self._scheduler.queues.answered)
 
     def _target_of(self, job: Job) -> BatchTarget | None:
         """Return where the calls of a job are sent; None if they cannot be lines of a batch."""
@@ -173,17 +202,17 @@ class Batcher:
 
     def hold(self, job: Job) -> bool:
         """Take a job that would start now; return False if it is to be called live."""
-        if self._lines.line_of(*job.line_key) is not None:
-            self._jobs[job.line_key] = job
+        if self._lines.line_of(*job.id) is not None:
+            self._jobs[job.id] = job
             return True
-        job.line = None
-        if self._cancels and (not job.line_key[1] or self._target_of(job) is not None):
+        job.permits.pop(self._gate, None)
+        if self._cancels and (not job.id[1] or self._target_of(job) is not None):
             return True  # The session ends with the batches.
-        target, missed = self._target_of(job) if self._settings.batch else None, self._lines.missed_batches(*job.line_key)
+        target, missed = self._target_of(job) if self._settings.batch else None, self._lines.missed_batches(*job.id)
         if target is None or (self._settings.batch_fallback and (job.was_sent or missed)):
             return False
         if missed > self._settings.retry.errors:
-            job.line = BatchLine(failure=Fatal(f"no result in {plural(missed, 'batch', 'batches')}"))
+            job.permits[self._gate] = BatchLine(failure=Fatal(f"no result in {plural(missed, 'batch', 'batches')}"))
             return False
         self._group(target).jobs.append(job)
         self.wake()
@@ -372,9 +401,9 @@ class Batcher:
             unused += line not in open_lines and (not trial or self._state.trials[trial].stage == "withdrawn")
             job = self._jobs.get((trial, prepared.scorer)) if line in open_lines else None
             if job is not None:
-                job.line = BatchLine(batch=number, number=line, status=result.status, body=result.body)
-                del self._jobs[job.line_key]
-                self._scheduler.queues.collected.append(job)
+                job.permits = {self._gate: BatchLine(batch=number, number=line, status=result.status, body=result.body)}
+                del self._jobs[job.id]
+                self._scheduler.queues.answered.append((self._answered_lane, job))
                 self._scheduler.wake()
             if self._collected_jobs >= _READ_AHEAD:
                 await self._wait_used(number)
@@ -421,7 +450,7 @@ class Batcher:
         if not jobs or self._shutdown.is_stopping:
             group.jobs.extendleft(reversed(jobs))
             return False
-        trials = [job.line_key[0] for job in jobs]
+        trials = [job.id[0] for job in jobs]
         prepared = BatchPrepared(
             batch=number,
             trials=trials,
@@ -439,7 +468,7 @@ class Batcher:
         )
         record = self._record(prepared)
         batch = self._open[number] = _OpenBatch(target.api)
-        self._jobs.update((job.line_key, job) for job in jobs)
+        self._jobs.update((job.id, job) for job in jobs)
         self.is_sending = True
         try:
             await self._journal.wait_durable(record.seq)
@@ -472,10 +501,11 @@ class Batcher:
                 continue
             line = api.encode(f"{prefix}{len(lines) + 1}", orjson.loads(content))
             line_tokens = -(-text_bytes(content) // _BYTES_PER_TOKEN)
-            size, names, tokens = size + len(line) + 1, names + len(orjson.dumps(job.line_key[0])) + 1, tokens + line_tokens
+            size, names, tokens = size + len(line) + 1, names + len(orjson.dumps(job.id[0])) + 1, tokens + line_tokens
             is_too_large = size > api.max_bytes or names > MAX_BATCH_TRIALS
             if is_too_large and not lines:
-                job.line = BatchLine(failure=Fatal(f"its request has {size:,} bytes; a batch has at most {api.max_bytes:,}"))
+                problem = f"its request has {size:,} bytes; a batch has at most {api.max_bytes:,}"
+                job.permits[self._gate] = BatchLine(failure=Fatal(problem))
                 group.jobs.popleft()
                 self._put_live(job)
                 tokens = size = names = 0
@@ -486,11 +516,11 @@ class Batcher:
                     text = f"one line has about {plural(line_tokens, 'token')}, more than --batch-tokens (batch_tokens) allows"
                     self._shutdown.stop("quota", text)
                 break
-            need = self._scheduler.reserve_line(job, reserved or {})
+            need = {} if self._budget is None else self._budget.reserve_line(job, reserved or {})
             if need is None:
                 tokens -= line_tokens
-                if not lines and not self._open and self._is_quiet:
-                    self._scheduler.stop_over_budget()
+                if self._budget is not None and not lines and not self._open and self._is_quiet:
+                    self._budget.stop_over_budget()
                 break
             if need:
                 reserved = {unit: round((reserved or {}).get(unit, 0.0) + amount, 9) for unit, amount in need.items()}
@@ -504,19 +534,19 @@ class Batcher:
         return sum(self._state.batches[number].prepared.tokens for number, batch in self._open.items() if batch.api == api)
 
     async def _render(self, job: Job) -> bytes | None:
-        """Return the request of a job; None if it makes no call, or fails before that, and its `line` has the error."""
-        job.line = BatchLine()
+        """Return the request of a job; None if it makes no call, or fails before that, and its line has the error."""
+        job.permits[self._gate] = BatchLine()
         await trio.lowlevel.checkpoint()
+        self._gate.check(job)
         try:
             if isinstance(job, ScorerCall):
-                job.input.line = job.line
                 await job.scorer.task.call(job.input, lambda _: None)
             else:
                 await self._tasks[job.state.variant].call(job, lambda _: None)
         except Unsent as exc:
             return exc.content
         except Exception as exc:  # noqa: BLE001  # the attempt fails with it
-            job.line = BatchLine(failure=exc)
+            job.permits[self._gate] = BatchLine(failure=exc)
         return None
 
     def _record_submission(self, batch: _OpenBatch, submitted: BatchSubmitted) -> None:
@@ -553,7 +583,7 @@ class Batcher:
         """Stop a session that does not wait, when all lines are submitted and the provider was asked about every batch."""
         if self._cancels and not self._open and not self._collected_jobs and not self._shutdown.is_stopping:
             self._shutdown.stop("interrupted", "its batches were cancelled")
-        if not self._open or not self._is_quiet or self._scheduler.has_live_jobs:
+        if not self._open or not self._is_quiet or self._has_live_jobs:
             return
         is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
         has_lost = any(self._state.batches[number].is_lost for number in self._open)

@@ -24,13 +24,13 @@ from evaljournal.runner.definition.gates import check_gates
 from evaljournal.runner.definition.limits import check_limits, declared_limits
 from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
-from evaljournal.runner.engine.changes import case_changes, differences, effective_settings
-from evaljournal.runner.engine.environment import Environment
-from evaljournal.runner.engine.options import Options
-from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, has_elastic_slots, scorer_slots
-from evaljournal.runner.engine.session_workers import check_workers
 from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.sessions.changes import case_changes, differences, effective_settings
+from evaljournal.runner.sessions.environment import Environment
+from evaljournal.runner.sessions.options import Options
+from evaljournal.runner.sessions.rate_limits import TaskKeys, default_slots, has_elastic_slots, scorer_slots
+from evaljournal.runner.sessions.workers import check_workers
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 from evaljournal.runner.suggest import command

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.rate_limits import TaskKeys
 from evaljournal.runner.errors import MissingVariable, UsageError
 from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.sessions.rate_limits import TaskKeys
 from evaljournal.runner.tasks import OpenableTask, is_async
 from evaljournal.runner.tasks.arguments import arguments_of
 from evaljournal.runner.workers.driver import STOP_GRACE, Workers

@@ -1,0 +1,149 @@
+"""The known limits of a lane: a job starts only if every limit of its rate-limit key has room for its call.
+
+A lane whose jobs make no call that limits apply to has no such gate. It is the last gate of its lane, because it takes the need
+of a call from the limits at once: they are shared with the other runs of the process.
+
+A call that needs more than a limit ever allows is admitted without taking anything, and fails before it is sent: it would wait
+forever otherwise. If a declared limit per day is used up and nothing is in flight, the session stops.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from evaljournal.journal import Record
+from evaljournal.journal.events import LimitUnit
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_USAGE
+from evaljournal.replay.text import day_limit_text
+from evaljournal.runner.concurrency.limits import AdmittedCall
+from evaljournal.runner.concurrency.policy import Change
+from evaljournal.runner.engine.jobs import Gate, Job, Lane
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.gates.known_limits import KeyLimits, max_slots
+from evaljournal.runner.notes import REPLY_NOTE
+from evaljournal.runner.tasks.call_size import CallSize
+
+
+@attrs.define(eq=False)
+class LimitedJob:
+    """The next or current call of a job, as the limits of its key count it."""
+
+    size: CallSize
+    admitted: AdmittedCall | None = None
+    """None if it cannot start, or has ended."""
+    usage: Mapping[str, Any] | None = None
+    """Its tokens, once they are noted."""
+
+
+class LimitsGate(Gate):
+    """Lets the jobs of one lane wait for the known limits of its key."""
+
+    def __init__(
+        self, limits: KeyLimits, size_of: Callable[[Job], CallSize], scheduler: Scheduler, *, is_elastic: bool
+    ) -> None:
+        """`size_of` returns the size of the call that a job makes.
+
+        `is_elastic`: the slots of the lane follow from its limits, because the user has not chosen them and a slot costs
+        little.
+        """
+        self.limits = limits
+        self._size_of = size_of
+        self._scheduler = scheduler
+        self._is_elastic = is_elastic
+
+    def admit(self, job: Job, now: float) -> float | None:
+        """Take the need of a call from the limits, or return when to ask again."""
+        key_limits = self.limits
+        size = self._size_of(job) if key_limits.needs_sizes else CallSize()
+        job.permits[self] = call = LimitedJob(size)
+        if key_limits.limits.impossible(size) is not None:
+            return None  # It fails before anything is sent, and takes nothing.
+        admitted = key_limits.limits.admit(size, key_limits.now())
+        if not isinstance(admitted, float):
+            call.admitted = admitted
+            return None
+        if key_limits.day_wait() > 0:
+            if self._scheduler.is_idle:
+                stop_at_day_limit(key_limits, self._scheduler)
+            return math.inf
+        return now + admitted
+
+    def check(self, job: Job) -> None:
+        """Raise `OverLimit` if the call needs more than a limit allows."""
+        call = self.call_of(job)
+        if call is not None and call.admitted is None:
+            self.limits.check(call.size)
+
+    def fields(self, job: Job) -> Mapping[str, Any]:
+        """Return what the call takes from the limits, if one is known."""
+        call = self.call_of(job)
+        need: dict[LimitUnit, float] | None = None
+        if call is not None and call.admitted is not None:
+            need = self.limits.limits.recorded_need(call.admitted)
+        return {"need": need}
+
+    def noted(self, job: Job, name: str, value: Any) -> None:
+        """Read the limits in the head of the reply, and the tokens of the call."""
+        call = self.call_of(job)
+        if call is None or call.admitted is None:
+            return
+        if name == REPLY_NOTE:
+            self._read_reply(job, call.admitted, value["status"], value["headers"])
+        elif (usage := _usage_of_call(name, value)) is not None:
+            call.usage = usage
+
+    def _read_reply(self, job: Job, admitted: AdmittedCall, status: int, headers: Mapping[str, str]) -> None:
+        """Read the limits in the head of the reply to a call, which may allow the next start."""
+        scheduler, lane = self._scheduler, job.lane
+        if scheduler.shutdown.is_over:
+            return
+        self.limits.read(admitted, status, headers)
+        lane.closed_until = 0.0
+        if lane.may_rise and (events := self.raise_limit(lane)):
+            scheduler.apply(lane, events)
+        scheduler.wake()
+
+    def leave(self, job: Job, *, is_answered: bool) -> None:
+        """Replace the estimated need of a call by what it has used."""
+        call = self.call_of(job)
+        if call is None:
+            return
+        if call.admitted is not None and is_answered:
+            self.limits.limits.end(call.admitted, call.usage)
+        call.admitted = None
+
+    def observe(self, job: Job, record: Record) -> Iterable[Change]:  # noqa: ARG002
+        """Let the slots of the lane follow from its limits."""
+        lane = job.lane
+        return self.raise_limit(lane) if self.limits.needs_sizes and lane.may_rise else ()
+
+    def raise_limit(self, lane: Lane) -> list[Change]:
+        """Let the limit of a lane follow from the rate of its known limits, if there are any; return the change to record."""
+        rate = self.limits.limits.call_rate
+        if rate is None:
+            return []
+        used_slots = sum(other.policy.limit for other in self._scheduler.queues.lanes.values() if other is not lane)
+        return lane.policy.follow_rate(rate, max_slots(used_slots) if self._is_elastic else 0)
+
+    def call_of(self, job: Job) -> LimitedJob | None:
+        """Return the call of a job in flight."""
+        call: LimitedJob | None = job.permits.get(self)
+        return call
+
+
+def stop_at_day_limit(limits: KeyLimits, scheduler: Scheduler) -> None:
+    """Stop the session if a declared limit per day is used up."""
+    if (day_wait := limits.day_wait()) > 0:
+        scheduler.shutdown.stop("quota", day_limit_text(day_wait, scheduler.recorder.clock.wall()))
+
+
+def _usage_of_call(name: str, value: Any) -> Mapping[str, Any] | None:
+    """Return the usage of a call in a note of the task or the judge, if there is one."""
+    if name in {ANSWER, JUDGE_USAGE} and isinstance(value, dict):
+        value = value.get("usage")
+    elif name != "usage":
+        return None
+    return value if isinstance(value, dict) and value else None

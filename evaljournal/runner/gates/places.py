@@ -1,0 +1,63 @@
+"""Places in workers: a job that runs in a worker starts only if one has a place for it.
+
+A job whose last call ended with its worker needs a worker of its own: the next one may end, too, and would take others with it.
+Such a job waits for one outside its lane, so that the jobs behind it can use the places that are free.
+"""
+
+import math
+from collections import deque
+from functools import partial
+from typing import Any, Final
+
+from evaljournal.runner.engine.jobs import ANY_JOB, Gate, Job, Lane, ScorerCall, TrialWork
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.workers.driver import Workers
+
+_ONLY_FIRST: Final = 1
+
+
+class PlacesGate(Gate):
+    """Lets jobs wait for places in the workers of a session."""
+
+    def __init__(self, workers: Workers, scheduler: Scheduler) -> None:
+        self._workers = workers
+        self._scheduler = scheduler
+        workers.on_room = scheduler.wake
+
+    def _needs_place(self, job: Job) -> bool:
+        return job.needs_place if isinstance(job, ScorerCall) else self._workers.runs_tasks
+
+    def reach(self, lane: Lane) -> int:
+        """Set jobs aside that need a worker of their own; without room, only a first job that has its place may start."""
+        self._set_aside(lane)
+        if self._workers.has_room or not (lane.calls or lane.trials):
+            return ANY_JOB
+        job: Job = lane.calls[0] if lane.calls else lane.trials[0]
+        if not self._needs_place(job):
+            return ANY_JOB
+        return _ONLY_FIRST if job.place is not None else 0
+
+    def admit(self, job: Job, now: float) -> float | None:  # noqa: ARG002
+        """Refuse a job that has no place and finds none."""
+        is_refused = job.place is None and not self._workers.has_room and self._needs_place(job)
+        return math.inf if is_refused else None
+
+    def start(self, job: Job) -> None:
+        """Reserve a place."""
+        if self._needs_place(job):
+            self._workers.reserve(job)
+
+    def _set_aside(self, lane: Lane) -> None:
+        """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
+        queue: deque[Any]
+        for queue in (lane.calls, lane.trials) if self._workers.runs_tasks else (lane.calls,):
+            while queue and (job := queue[0]).needs_own_worker and (job.place is None or not job.place.is_alive):
+                queue.popleft()
+                job.place = None
+                self._scheduler.queues.waiting_trials -= job.__class__ is TrialWork
+                self._workers.reserve_own_worker(job, partial(self._put_back, queue, job))
+
+    def _put_back(self, queue: "deque[Any]", job: Job) -> None:
+        queue.appendleft(job)
+        self._scheduler.queues.waiting_trials += job.__class__ is TrialWork
+        self._scheduler.wake()
