@@ -16,7 +16,7 @@ from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.required import check
 from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
-from evaljournal.runner.concurrency.policy import CallEvent, Decision, Policy
+from evaljournal.runner.concurrency.policy import CallEvent, Change, Policy
 
 STEPS = {
     "random-429": 7,
@@ -64,15 +64,15 @@ class Recording:
         """The limit of the policy."""
         return self._policy.limit
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> Sequence[Change]:
         """Record the event and pass it on."""
         self.events.append((event, t))
         return self._policy.observe(event, t)
 
-    def elapse(self, t: float) -> Decision:
+    def elapse(self, t: float) -> Sequence[Change]:
         """Pass the time on."""
         elapse = getattr(self._policy, "elapse", None)
-        return Decision(limit=self.limit) if elapse is None else elapse(t)
+        return () if elapse is None else elapse(t)
 
 
 def cost() -> None:

@@ -17,7 +17,7 @@ from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Decision, StartPermit, result_of
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, StartPermit, result_of
 
 SEED = 3
 WIDTH, LEFT, RIGHT = 860, 56, 24
@@ -61,12 +61,12 @@ class RecordedPolicy:
         self._is_probe = permit.probe
         return permit
 
-    def elapse(self, t: float) -> Decision:
-        """Return the decision of the policy at a time."""
+    def elapse(self, t: float) -> Sequence[Change]:
+        """Return the changes of the policy at a time."""
         return self._record(t, self.policy.elapse(t))
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
-        """Pass an event to the policy, and record it with the decision."""
+    def observe(self, event: CallEvent, t: float) -> Sequence[Change]:
+        """Pass an event to the policy, and record it with the changes."""
         if isinstance(event, STARTS):
             self._count += 1
             if self._is_probe:
@@ -79,8 +79,8 @@ class RecordedPolicy:
         self.in_flight.append((t, self._count))
         return self._record(t, self.policy.observe(event, t))
 
-    def _record(self, t: float, decision: Decision) -> Decision:
-        for change in decision.changes:
+    def _record(self, t: float, changes: Sequence[Change]) -> Sequence[Change]:
+        for change in changes:
             match change:
                 case LimitChanged():
                     self.limits.append((t, change.after))
@@ -93,7 +93,7 @@ class RecordedPolicy:
                     self._open_time = None
                 case _:
                     pass
-        return decision
+        return changes
 
 
 def simulate_policy(endpoint: Endpoint, seconds: float) -> RecordedPolicy:

@@ -16,7 +16,7 @@ from attrs import define, field
 from benchmarks.simulated.endpoint import Answer, Server
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, FailureCategory
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.concurrency.policy import CallEvent, Change, Decision, Policy, StartPermit
+from evaljournal.runner.concurrency.policy import CallEvent, Change, Policy, StartPermit
 from evaljournal.runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
@@ -117,21 +117,19 @@ class LanePolicy:
         self.may_start: Callable[[float], StartPermit] = self._key_policy.may_start
         self.limit = policy.limit
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> Sequence[Change]:
         """Process a start or an end."""
-        return self._decision(self._key_policy.observe(event, t))
+        changes, self.limit = self._key_policy.observe(event, t), self._key_policy.limit
+        return changes
 
-    def elapse(self, t: float) -> Decision:
+    def elapse(self, t: float) -> Sequence[Change]:
         """Process that time has passed."""
-        return self._decision(self._key_policy.elapse(t))
+        changes, self.limit = self._key_policy.elapse(t), self._key_policy.limit
+        return changes
 
     def is_free_probe(self, trial: Trial) -> bool:
         """Return whether the trial's last start was a probe that does not count."""
         return trial.name in self._key_policy.free_probes
-
-    def _decision(self, changes: Sequence[Change]) -> Decision:
-        self.limit = self._key_policy.limit
-        return Decision(limit=self.limit, changes=tuple(changes))
 
 
 class Lane:
@@ -148,7 +146,8 @@ class Lane:
 
     def elapse(self, t: float) -> None:
         """Call the policy's `elapse` if nothing else happened at this time."""
-        self.limit = self.policy.elapse(t).limit
+        self.policy.elapse(t)
+        self.limit = self.policy.limit
 
     def next(self, *, probe: bool) -> Trial:
         """Take the first trial; for a probe, the first with the fewest failures."""
@@ -234,8 +233,8 @@ class Run:
         lane.in_flight += 1
         if self.tally.in_flight is not None:
             self.tally.in_flight.append((now, lane.in_flight))
-        decision = lane.policy.observe(AttemptStarted(trial=trial.name, attempt=trial.attempts, slot=0, probe=probe), now)
-        lane.limit = decision.limit
+        lane.policy.observe(AttemptStarted(trial=trial.name, attempt=trial.attempts, slot=0, probe=probe), now)
+        lane.limit = lane.policy.limit
         counts = lane.counts(trial, now, probe=probe)
         end = self._judged if trial.judging else self._answered
         self.timeline.at(now + min(answer.seconds, self.timeout), end, AttemptInFlight(trial, now, not counts, answer))
@@ -276,19 +275,22 @@ class Run:
         attempt: dict[str, Any] = {"trial": trial.name, "attempt": trial.attempts, "elapsed": elapsed}
         if answer.seconds > self.timeout:
             tally.unavailable += 1
-            lane.limit = lane.policy.observe(AttemptTimedOut(**attempt, timeout=self.timeout), t).limit
+            lane.policy.observe(AttemptTimedOut(**attempt, timeout=self.timeout), t)
+            lane.limit = lane.policy.limit
             trial.timeouts += counts
             trial.in_a_row = 0
             self._retry(lane, call, self._backoff(trial, trial.timeouts), failed=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
-            lane.limit = lane.policy.observe(AttemptSucceeded(**attempt, output=None), t).limit
+            lane.policy.observe(AttemptSucceeded(**attempt, output=None), t)
+            lane.limit = lane.policy.limit
             tally.work += answer.cost
             return True
         elif answer.kind in ("rate_limited", "random_429"):
             tally.rate_limited += answer.kind == "rate_limited"
             tally.random_429 += answer.kind == "random_429"
             failed = AttemptFailed(**attempt, error="", message="", category="rate_limited", retry_after=answer.retry_after)
-            lane.limit = lane.policy.observe(failed, t).limit
+            lane.policy.observe(failed, t)
+            lane.limit = lane.policy.limit
             self._rate_limited(lane, call)
         else:
             unavailable = answer.kind == "unavailable"
@@ -296,7 +298,8 @@ class Run:
             tally.unavailable += unavailable
             category: FailureCategory = "unavailable" if unavailable else "error"
             failed = AttemptFailed(**attempt, error="", message="", category=category, retry_after=answer.retry_after)
-            lane.limit = lane.policy.observe(failed, t).limit
+            lane.policy.observe(failed, t)
+            lane.limit = lane.policy.limit
             trial.errors += counts
             trial.in_a_row = 0
             delay = max(answer.retry_after or 0.0, self._backoff(trial, trial.errors))

@@ -133,7 +133,8 @@ class LimitedRun(Run):
         trial.attempts += 1
         lane.in_flight += 1
         started = AttemptStarted(trial=trial.name, attempt=trial.attempts, slot=0, probe=probe)
-        lane.limit = lane.policy.observe(started, now).limit
+        lane.policy.observe(started, now)
+        lane.limit = lane.policy.limit
         attempt = _Attempt(trial, now, not lane.counts(trial, now, probe=probe))
         if self.workload.calls == 1:
             self._make_call(attempt)

@@ -5,7 +5,7 @@ None of them pauses a run for a Retry-After: the executor delays only the trial 
 
 import math
 
-from evaljournal.runner.concurrency.policy import STARTS, CallEnd, CallEvent, Decision, Outcome, StartPermit, call_of, result_of
+from evaljournal.runner.concurrency.policy import STARTS, CallEnd, CallEvent, Change, Outcome, StartPermit, call_of, result_of
 
 _OPEN = StartPermit(open=True)
 _FULL = StartPermit(open=False)
@@ -25,7 +25,7 @@ class Fixed:
         """Calls that may be in flight."""
         return self.slots
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> list[Change]:
         """Count the calls in flight, and learn from how they end."""
         if isinstance(event, STARTS):
             self.in_flight += 1
@@ -33,7 +33,7 @@ class Fixed:
         else:
             self.in_flight -= 1
             self.learn(event, t)
-        return Decision(limit=self.limit)
+        return []
 
     def begin(self, t: float) -> None:
         """Ignore the start of a call."""
@@ -41,9 +41,9 @@ class Fixed:
     def learn(self, end: CallEnd, t: float) -> None:
         """Ignore the end of a call."""
 
-    def elapse(self, t: float) -> Decision:  # noqa: ARG002  # part of the protocol
+    def elapse(self, t: float) -> list[Change]:  # noqa: ARG002  # part of the protocol
         """Ignore time that passes without an end of a call."""
-        return Decision(limit=self.limit)
+        return []
 
     def may_start(self, t: float) -> StartPermit:  # noqa: ARG002  # others pace their starts
         """Open while fewer than the limit are in flight."""

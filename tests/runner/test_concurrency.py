@@ -1,7 +1,7 @@
 """The adaptive policy: its limits, paces and pauses after the events of attempts."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,7 +11,7 @@ from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
 from evaljournal.runner.concurrency.constants import LONG_TIME
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN
-from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change, Decision
+from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import ended, started
@@ -31,12 +31,12 @@ class Drive:
         self.t = 0.0
         self.in_flight: dict[str, float] = {}
         self.events: list[tuple[CallEvent, float]] = []
-        self.decisions: list[Decision] = []
+        self.decisions: list[Sequence[Change]] = []
         self.count = 0
         self.permit = FULL
         """The permit of the last start."""
 
-    def observe(self, event: CallEvent) -> Decision:
+    def observe(self, event: CallEvent) -> Sequence[Change]:
         self.events.append((event, self.t))
         self.decisions.append(self.policy.observe(event, self.t))
         return self.decisions[-1]
@@ -65,14 +65,14 @@ class Drive:
             names.append(self.start())
         return names
 
-    def succeed(self, name: str) -> Decision:
+    def succeed(self, name: str) -> Sequence[Change]:
         return self.observe(ended(name, "succeeded", elapsed=self.t - self.in_flight.pop(name)))
 
-    def rate_limit(self, name: str, retry_after: float | None = None) -> Decision:
+    def rate_limit(self, name: str, retry_after: float | None = None) -> Sequence[Change]:
         del self.in_flight[name]
         return self.observe(ended(name, "rate_limited", retry_after=retry_after))
 
-    def fail(self, name: str) -> Decision:
+    def fail(self, name: str) -> Sequence[Change]:
         del self.in_flight[name]
         return self.observe(ended(name, "unavailable"))
 
@@ -96,7 +96,7 @@ class Drive:
         return limited
 
     def changes(self) -> list[Change]:
-        return [change for decision in self.decisions for change in decision.changes]
+        return [change for changes in self.decisions for change in changes]
 
     @property
     def pauses(self) -> list[IntakePaused]:
@@ -502,8 +502,8 @@ def test_only_the_first_end_counts() -> None:
     drive.succeed(name)
     before = drive.policy.may_start(drive.t)
 
-    assert () == drive.policy.observe(ended(name, "unavailable"), drive.t).changes
-    assert () == drive.policy.observe(ended("unknown", "rate_limited", retry_after=60.0), drive.t).changes
+    assert [] == drive.policy.observe(ended(name, "unavailable"), drive.t)
+    assert [] == drive.policy.observe(ended("unknown", "rate_limited", retry_after=60.0), drive.t)
     assert before == drive.policy.may_start(drive.t)
 
 

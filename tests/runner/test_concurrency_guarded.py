@@ -1,6 +1,6 @@
 """Policies that raise exceptions: the run continues with a fixed limit, and its journal is valid."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,10 +17,9 @@ from evaljournal.journal.events import (
     PaceChanged,
     RunFinished,
 )
-from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE, KeyPolicy
-from evaljournal.runner.concurrency.policy import STARTS, Decision, StartPermit, call_of
+from evaljournal.runner.concurrency.policy import STARTS, Change, StartPermit, call_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import started
 from tests.runs import audited, define, events, numbered_cases, run_virtual
@@ -48,15 +47,15 @@ class Careful:
         if self._calls_left < 0:
             raise ZeroDivisionError("division by zero")
 
-    def observe(self, event: Any, t: float) -> Decision:
+    def observe(self, event: Any, t: float) -> list[Change]:
         self._count("observe")
         (self._in_flight.add if isinstance(event, STARTS) else self._in_flight.discard)(call_of(event))
         self._next_start = t + 0.01
-        return Decision(limit=2)
+        return []
 
-    def elapse(self, _: float) -> Decision:
+    def elapse(self, _: float) -> list[Change]:
         self._count("elapse")
-        return Decision(limit=2)
+        return []
 
     def may_start(self, t: float) -> StartPermit:
         self._count("may_start")
@@ -69,7 +68,7 @@ class Careful:
 class Forgetful(Careful):
     """A user's policy that returns no decision."""
 
-    def observe(self, event: Any, t: float) -> Decision:
+    def observe(self, event: Any, t: float) -> list[Change]:
         return None if self._calls_left < 3 else super().observe(event, t)  # type: ignore[return-value]  # on purpose
 
 
@@ -90,7 +89,7 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let the default policy raise an exception when it takes this many events."""
     take, events_so_far = Adaptive.observe, list[Any]()
 
-    def failing_observe(self: Adaptive, event: Any, t: float) -> Decision:
+    def failing_observe(self: Adaptive, event: Any, t: float) -> Sequence[Change]:
         events_so_far.append(event)
         if len(events_so_far) >= count:
             raise ZeroDivisionError("division by zero")
@@ -132,7 +131,7 @@ class Unlimited(Careful):
     ("make_policy", "first_limit", "error"),
     [
         *((partial(Careful, method=method), 2, "ZeroDivisionError") for method in ("observe", "elapse", "may_start")),
-        (Forgetful, 2, "AttributeError"),
+        (Forgetful, 2, "TypeError"),
         (Unlimited, SLOTS, "AttributeError"),
         (lambda slots: Careful(slots // 0), SLOTS, "ZeroDivisionError"),
     ],
@@ -162,10 +161,10 @@ async def test_a_test_gets_the_exception() -> None:
 class Paused(Careful):
     """A policy that pauses and sets a pace after the first start, and then raises."""
 
-    def observe(self, event: Any, t: float) -> Decision:
-        decision = super().observe(event, t)
+    def observe(self, event: Any, t: float) -> list[Change]:
+        super().observe(event, t)
         pause = IntakePaused(until=10.0, reason="retry_after")
-        return evolve_fact(decision, changes=(pause, PaceChanged(after=2.0, reason="rate_limit")))
+        return [pause, PaceChanged(after=2.0, reason="rate_limit")]
 
 
 @pytest.mark.usefixtures("is_guarded")
@@ -207,7 +206,7 @@ async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.Monkey
     """After the policy of one key has failed, the others decide as before."""
     take = Adaptive.observe
 
-    def failing_observe(self: Adaptive, event: Any, t: float) -> Decision:
+    def failing_observe(self: Adaptive, event: Any, t: float) -> Sequence[Change]:
         if event.trial.endswith("case-4"):
             raise ZeroDivisionError("division by zero")
         return take(self, event, t)

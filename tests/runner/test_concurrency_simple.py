@@ -12,9 +12,8 @@ from tests.runner.call_events import ended, started
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
     """Start and end one attempt, and return the limit."""
     policy.observe(started("a"), t)
-    if succeeds:
-        return policy.observe(ended("a", "succeeded", elapsed=1.0), t).limit
-    return policy.observe(ended("a", "timed_out"), t).limit
+    policy.observe(ended("a", "succeeded", elapsed=1.0) if succeeds else ended("a", "timed_out"), t)
+    return policy.limit
 
 
 def test_fixed_allows_its_slots_and_no_more() -> None:
@@ -26,7 +25,8 @@ def test_fixed_allows_its_slots_and_no_more() -> None:
 
     permit = policy.may_start(0.0)
     assert (permit.open, permit.check_at) == (False, None)
-    assert policy.observe(ended("a", "succeeded", elapsed=1.0), 1.0).limit == 2
+    policy.observe(ended("a", "succeeded", elapsed=1.0), 1.0)
+    assert policy.limit == 2
     assert policy.may_start(1.0).open
 
 
@@ -37,8 +37,8 @@ def test_retry_after_is_honored(policy: Policy) -> None:
     evidence: list[str] = []
     for t, category in enumerate(categories):
         policy.observe(started("a"), t)
-        decision = policy.observe(ended("a", category, retry_after=30.0), t)
-        evidence += [change.evidence for change in decision.changes if isinstance(change, IntakePaused)]
+        changes = policy.observe(ended("a", category, retry_after=30.0), t)
+        evidence += [change.evidence for change in changes if isinstance(change, IntakePaused)]
 
         assert policy.may_start(t).check_at == t + 30.0
 
@@ -59,10 +59,10 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     policy = Aimd(100, initial=40.0)
     attempt(policy, 0.0, succeeds=False)
     policy.observe(started("b"), 14.0)
-    decision = policy.observe(ended("b", "unavailable"), 14.9)
+    changes = policy.observe(ended("b", "unavailable"), 14.9)
 
-    assert decision.limit == 1
-    assert decision.changes[-1] == LimitChanged(before=40, after=1, reason="window", evidence="2 overloads in 14.9 s")
+    assert policy.limit == 1
+    assert changes[-1] == LimitChanged(before=40, after=1, reason="window", evidence="2 overloads in 14.9 s")
 
 
 def test_aimd_does_not_count_a_tasks_own_error() -> None:

@@ -25,18 +25,18 @@ LINE_TAIL: Final = TAIL + 1
 NEXT_LINE: Final = HASH_LENGTH + len(LINE_CLOSING)
 """Distance from the hash of a line to the start of the next line."""
 
-_PIECE: Final = 2_047
+PIECE: Final = 2_047
 """Bytes that hashlib hashes without releasing the interpreter lock; getting it back takes longer than hashing a few kB."""
-_MAX_PIECES: Final = 8
+_MAXPIECES: Final = 8
 
 
 def link(run: bytes, previous_h: bytes, body: bytes) -> str:
     """Return the hash of a line, given the previous hash and its body."""
     content = run + previous_h + body
-    if _PIECE < len(content) <= _MAX_PIECES * _PIECE:
-        digest = sha256(content[:_PIECE])
-        for start in range(_PIECE, len(content), _PIECE):
-            digest.update(content[start : start + _PIECE])
+    if PIECE < len(content) <= _MAXPIECES * PIECE:
+        digest = sha256(content[:PIECE])
+        for start in range(PIECE, len(content), PIECE):
+            digest.update(content[start : start + PIECE])
         return digest.hexdigest()[:HASH_LENGTH]
     return sha256(content).hexdigest()[:HASH_LENGTH]
 

@@ -14,6 +14,7 @@ import trio
 from evaljournal.journal.disk import segments
 from evaljournal.journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
 from evaljournal.journal.format import chain
+from evaljournal.journal.format.chain import HASH_LENGTH, LINE_CLOSING, OPENING, PIECE
 from evaljournal.journal.format.codec import encode
 from evaljournal.journal.writers.open import JournalEnd
 
@@ -67,9 +68,11 @@ class LineQueue:
     def add(self, event: Event, body: bytes, at: str, t: float, d: int) -> Record:
         """Add a record with this body at the end."""
         seq = self.seq + 1
-        digits = chain.link(self.run, self.h, body)
+        # Every record passes here, so the hash of a short line is computed without `chain.link` and `chain.add_hash`.
+        content = self.run + self.h + body
+        digits = sha256(content).hexdigest()[:HASH_LENGTH] if len(content) <= PIECE else chain.link(self.run, self.h, body)
         h = digits.encode()
-        line = chain.add_hash(body, h)
+        line = b"%b%b%b%b" % (body, OPENING, h, LINE_CLOSING)
         segment, length = self.segment, len(line)
         record = new_record(Record, (seq, at, t, event, d, digits, segment.number, segment.bytes))
         segment.bytes += length

@@ -139,7 +139,10 @@ class Journal:
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
             raise self._closed_error()
-        at, t = self._time()
+        at, t = self._clock()
+        if not -MAX_TIME < t < MAX_TIME:
+            raise _clock_error(at, t)
+        t = int(t * 1e6 + 0.5) / 1e6  # Microseconds; twice as fast as `round`.
         lines, durable_seq = self._lines, self.durable_seq
         body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
         contents: Mapping[str, bytes] = {}
@@ -275,8 +278,8 @@ class Journal:
         """Read the clock; `t` is rounded to microseconds."""
         at, t = self._clock()
         if not -MAX_TIME < t < MAX_TIME:
-            raise ValueError(f"the clock returned {(at, t)!r}")
-        return at, int(t * 1e6 + 0.5) / 1e6  # Twice as fast as `round`.
+            raise _clock_error(at, t)
+        return at, int(t * 1e6 + 0.5) / 1e6
 
     async def _wait(self, seq: int) -> None:
         """Wait until the state of this record may have changed; raise if writing failed."""
@@ -447,3 +450,7 @@ async def writing(
     finally:
         with trio.CancelScope(shield=True):
             await in_thread(journal._release)  # noqa: SLF001
+
+
+def _clock_error(at: str, t: float) -> ValueError:
+    return ValueError(f"the clock returned {(at, t)!r}")

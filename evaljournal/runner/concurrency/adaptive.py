@@ -32,7 +32,6 @@ from evaljournal.runner.concurrency.policy import (
     PROBE,
     STARTS,
     CallEvent,
-    Decision,
     Result,
     StartPermit,
     call_of,
@@ -90,8 +89,8 @@ class Adaptive:
 
     # Events
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
-        """Process the start or the end of a call; return the decision."""
+    def observe(self, event: CallEvent, t: float) -> list[PolicyEvent]:
+        """Process the start or the end of a call; return the changes."""
         self._changes = []
         self._advance(t)
         if isinstance(event, STARTS):
@@ -100,14 +99,15 @@ class Adaptive:
             start = self._calls.pop(call_of(event), None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, result_of(event))
-        self._record_pace()
-        return Decision(limit=self.limit, changes=tuple(self._changes))
+        if self._recorded_pace is not None or self._pace.is_paced:
+            self._record_pace()
+        return self._changes
 
-    def elapse(self, t: float) -> Decision:
+    def elapse(self, t: float) -> list[PolicyEvent]:
         """Process that time has passed until `t`."""
         self._changes = []
         self._advance(t)
-        return Decision(limit=self.limit, changes=tuple(self._changes))
+        return self._changes
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt may start at `t`."""
@@ -161,7 +161,8 @@ class Adaptive:
             group=self._latency.group_for_start(self._start_count, self.limit, self._in_flight.last_lowered),
             probe=self._breaker.open,
         )
-        self._pace.record_start(self._now, self._flow(self.limit), self._round_trip)
+        if self._pace.is_paced:
+            self._pace.record_start(self._now, self._flow(self.limit), self._round_trip)
         if self._breaker.open:
             self._breaker.record_probe(self._now)
         if random_429s.is_testing:

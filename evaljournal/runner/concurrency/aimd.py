@@ -10,7 +10,7 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 
 from evaljournal.journal.events import LimitChanged, PolicyEvent
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import CallEvent, Decision
+from evaljournal.runner.concurrency.policy import CallEvent
 
 
 class Aimd(Fixed):
@@ -46,7 +46,7 @@ class Aimd(Fixed):
         self._recent_overloads: list[float] = []
         """Times of the overloads within `collapse_window_seconds`."""
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> list[PolicyEvent]:
         """Count an attempt that started or ended; the first one begins the first window."""
         if self._window is None:
             self._window = t

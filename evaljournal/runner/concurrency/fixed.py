@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from evaljournal.journal.events import IntakePaused, PolicyEvent
 from evaljournal.runner.concurrency.pause import CurrentPause
-from evaljournal.runner.concurrency.policy import FULL, OPEN, STARTS, CallEvent, Decision, StartPermit, call_of, result_of
+from evaljournal.runner.concurrency.policy import FULL, OPEN, STARTS, CallEvent, StartPermit, call_of, result_of
 
 
 class Fixed:
@@ -26,7 +26,7 @@ class Fixed:
         self._in_flight = set(in_flight)
         self._pause = CurrentPause(pause)
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> list[PolicyEvent]:
         """Count attempts in flight, and pause for a Retry-After."""
         changes = self._pause.end(t)
         if isinstance(event, STARTS):
@@ -38,15 +38,15 @@ class Fixed:
             if result.retry_after is not None:
                 evidence = f"{result.cause} at {len(self._in_flight) + 1} in flight"
                 changes += self._pause.begin_retry_after(t, result.retry_after, evidence)
-        return Decision(limit=self.limit, changes=tuple(changes))
+        return changes
 
     def _adjust(self, outcome: str, t: float) -> list[PolicyEvent]:  # noqa: ARG002  # `Aimd` uses them
         """Change the limit after a call with this outcome; return the changes."""
         return []
 
-    def elapse(self, t: float) -> Decision:
+    def elapse(self, t: float) -> list[PolicyEvent]:
         """End a pause whose time is over."""
-        return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
+        return self._pause.end(t)
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether fewer attempts than the limit are in flight and no pause is in force."""

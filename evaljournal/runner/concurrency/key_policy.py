@@ -5,7 +5,7 @@ Everything that a policy uses is in the journal. An exception inside a policy ca
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from evaljournal.journal.events import (
@@ -24,7 +24,7 @@ from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.needed_slots import NeededSlots, limit_text
-from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Decision, Policy, StartPermit, call_of, result_of
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Policy, StartPermit, call_of, result_of
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.secrets import mask
@@ -91,9 +91,13 @@ class KeyPolicy:
                 if self._needed_slots is not None:
                     self._needed_slots.measure(result)
         try:
-            return self._follow(self._policy.observe(event, t))
+            changes = self._policy.observe(event, t)
+            if len(changes) or self._changes:
+                return self._follow(changes)
         except Exception as exc:  # noqa: BLE001
             return self._follow(self._replace(exc).observe(event, t))
+        self.limit = self._policy.limit
+        return []
 
     def elapse(self, t: float) -> list[Change]:
         """Return the decisions that are due at `t` by time alone, to be recorded with that time."""
@@ -138,12 +142,10 @@ class KeyPolicy:
         self._slots = max(self._slots, self.limit)
         return [LimitChanged(before=old_limit, after=self.limit, reason=KNOWN_LIMIT, evidence=evidence, key=self._key)]
 
-    def _follow(self, decision: Decision) -> list[Change]:
-        """Keep the limit, the pause and the pace of a decision; return the changes to record."""
-        self.limit = decision.limit
-        if not (self._changes or decision.changes):
-            return []
-        for change in decision.changes:
+    def _follow(self, new_changes: Sequence[Change]) -> list[Change]:
+        """Keep the limit, the pause and the pace after these changes; return all changes to record."""
+        self.limit = self._policy.limit
+        for change in new_changes:
             if isinstance(change, IntakePaused):
                 self._pause = change
                 if change.reason == NO_RESPONSE:
@@ -152,7 +154,7 @@ class KeyPolicy:
                 self._pause = None
             elif isinstance(change, PaceChanged):
                 self._pace = change.after
-        changes, self._changes = [*self._changes, *decision.changes], []
+        changes, self._changes = [*self._changes, *new_changes], []
         return [self._with_key(change) for change in changes]
 
     def _with_key(self, change: Change) -> Change:

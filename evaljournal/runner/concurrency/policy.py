@@ -7,6 +7,7 @@ or scorer call, and pass its start and its end to `observe` as they are recorded
 `check_at` or, if that is None, after the next event. Each decision contains the limit from then on, and the changes to record.
 """
 
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
 from evaljournal.journal import events
@@ -69,16 +70,6 @@ Change: TypeAlias = events.PolicyEvent | events.Noted
 
 
 @fact
-class Decision:
-    """The limit after an event, until the next one, and the changes."""
-
-    limit: int
-    """Attempts that may be in flight; excess ones are not interrupted."""
-    changes: tuple[Change, ...] = ()
-    """The changes since the previous decision, in order, to be recorded; the rate-limit key is added then."""
-
-
-@fact
 class StartPermit:
     """Whether an attempt may start now."""
 
@@ -102,14 +93,14 @@ class Policy(Protocol):
 
     @property
     def limit(self) -> int:
-        """Attempts that may be in flight now."""
+        """Attempts that may be in flight now; excess ones are not interrupted."""
         ...
 
-    def observe(self, event: CallEvent, t: float) -> Decision:
-        """Process the start or the end of a call, recorded at `t`; return the decision."""
+    def observe(self, event: CallEvent, t: float) -> Sequence[Change]:
+        """Process the start or the end of a call, recorded at `t`; return the changes to record, without their key."""
         ...
 
-    def elapse(self, t: float) -> Decision:
+    def elapse(self, t: float) -> Sequence[Change]:
         """Process that time has passed until `t`; called at the `check_at` of a closed permit."""
         ...
 

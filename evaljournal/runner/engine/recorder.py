@@ -46,14 +46,16 @@ class Clock:
     """The clock of a session: `now` in seconds since its start (`t` of a record), and timestamps for records."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        self.monotonic = trio.lowlevel.current_clock().current_time  # Cheaper than `trio.current_time`.
-        self.start = self.monotonic()
+        clock = trio.lowlevel.current_clock()
+        # That of trio adds a constant to this one, and is read several times per trial.
+        self.monotonic = time.perf_counter if type(clock).__name__ == "SystemClock" else clock.current_time
+        self.trio_start = clock.current_time()
+        """When the session started, in the time of trio's deadlines."""
+        start, monotonic = self.monotonic(), self.monotonic
         self.wall = wall
-        self.read = system_clock(self.monotonic, wall, start=self.start)  # With the same start as `now`.
-
-    def now(self) -> float:
-        """Return the seconds since the session started."""
-        return self.monotonic() - self.start
+        self.read = system_clock(monotonic, wall, start=start)  # With the same start as `now`.
+        self.now: Callable[[], float] = lambda: monotonic() - start
+        """Returns the seconds since the session started."""
 
     def elapsed(self, since: float) -> float:
         """Return the seconds since a time of this clock, rounded to the microsecond."""
@@ -66,6 +68,7 @@ class Timer:
     def __init__(self, clock: Clock, function: Callable[[float], None]) -> None:
         """Call `function` with the scheduled time, even if a rounded clock is slightly behind it."""
         self._clock = clock
+        self.now = clock.now
         self._function = function
         self._time = math.inf
         self._reschedule_event = trio.Event()
@@ -76,21 +79,18 @@ class Timer:
             self._time = when
             self._reschedule_event.set()
 
-    def now(self) -> float:
-        """Return the time of the session's clock."""
-        return self._clock.now()
-
     def schedule_in(self, seconds: float) -> float:
         """Fire after some seconds; return the time."""
-        when = self._clock.now() + seconds
-        self.schedule(when)
+        when = self.now() + seconds
+        if when < self._time:
+            self.schedule(when)
         return when
 
     async def run(self) -> None:
         """Wait and fire, until cancelled."""
         while True:
             reschedule_event = self._reschedule_event = trio.Event()
-            with trio.CancelScope(deadline=self._clock.start + self._time):
+            with trio.CancelScope(deadline=self._clock.trio_start + self._time):
                 await reschedule_event.wait()
             if not reschedule_event.is_set():
                 time, self._time = self._time, math.inf

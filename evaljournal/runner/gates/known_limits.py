@@ -138,7 +138,7 @@ class KnownLimits:
         self._reads_headers = reads_headers
         self._record = record
         self._wall = wall
-        self._declared = declared
+        self.declared = declared
         self._recent_needs = recent_needs
         self._by_identity: dict[object, KeyLimits] = {}
 
@@ -155,7 +155,7 @@ class KnownLimits:
             limits = KeyLimits(key, shared, host, self._reads_headers, self._record, self._wall)
             self._by_identity[identity] = limits
             now = limits.now()
-            limits.limits.declare(self._declared(model), now)
+            limits.limits.declare(self.declared(model), now)
             limits.record_changes()
             limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key))
         return limits

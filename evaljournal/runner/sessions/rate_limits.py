@@ -183,7 +183,8 @@ def limits_by_key(
     """Return a function that returns the known limits of a rate-limit key.
 
     There are none for recorded outputs, which call nothing, and for a function or a command whose calls are seen
-    (`sees_calls`): each call waits for the limits of its own key. If they are not seen, declared limits apply to the attempts.
+    (`sees_calls`): each call waits for the limits of its own key. If they are not seen, declared limits apply to the attempts;
+    without any, nothing could show one.
     """
 
     def limits(key: str) -> KeyLimits | None:
@@ -192,6 +193,8 @@ def limits_by_key(
             return None
         identity = limit_identity(key, tasks, scorers) or object()  # Other runs cannot share limits without an endpoint.
         model = _model(callee) if is_scorer or tasks.limit_key is None else key
+        if _identity(callee) is None and not known_limits.declared(model):
+            return None
         return known_limits.of(
             identity, key=key, model=model, host=urlsplit(str(getattr(callee, "address", ""))).hostname or ""
         )
