@@ -28,6 +28,7 @@ from evaljournal.runner.batches.api import NotSubmitted, SubmissionUnclear, Toke
 from evaljournal.runner.batches.results import LineResult
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.gates.batcher import Batcher
+from evaljournal.runner.http.batch_line import current_line
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.tasks import chat as chat_module
 from evaljournal.runner.tasks.chat import AttachmentError, Chat, OpenChat
@@ -400,7 +401,7 @@ def call_live(monkeypatch: pytest.MonkeyPatch) -> None:
     call = OpenChat.call
 
     async def call_or_read(self: OpenChat, trial: Any, sink: Any) -> Any:
-        if trial.line is not None:
+        if current_line() is not None:
             return await call(self, trial, sink)
         await trio.sleep(1)
         return "live"

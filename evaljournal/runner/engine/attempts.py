@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.disk.files import Files
@@ -32,7 +32,7 @@ from evaljournal.runner.retries.classify import Fatal, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
 from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_secrets
 from evaljournal.runner.steps.admission import CallGate
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, StepsHolder, created_steps
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.tasks import LateOutcome, Task
 from evaljournal.runner.tasks.usage import usage_of_response
@@ -51,19 +51,6 @@ _MIN_BLOCKING_CALLS: Final = 3
 """Number of consecutive calls that block their event loop from which this is noted."""
 
 
-class InnerGate(CallGate, Protocol):
-    """Where the calls inside an attempt wait."""
-
-    @property
-    def failure(self) -> Fatal | None:
-        """The error of a call that can never start, which fails the trial."""
-        ...
-
-    def close(self) -> None:
-        """End the calls that still wait: the attempt has ended."""
-        ...
-
-
 class Attempts:
     """Makes the attempts of a session: calls the tasks, records the outcomes, and retries or fails the trials."""
 
@@ -73,7 +60,7 @@ class Attempts:
         scheduler: Scheduler,
         late_recorder: LateRecorder,
         *,
-        new_calls: Callable[[TrialWork, CallScope], InnerGate],
+        new_calls: Callable[[TrialWork, CallScope], CallGate],
         max_failures: float,
         in_thread: InThread,
         fail_ambiguous: bool,
@@ -108,10 +95,9 @@ class Attempts:
         record, reuses = self._start(work)
         if self._settings.write_ahead and is_live:
             await self._recorder.journal.wait_durable(record.seq)
-        calls = self._new_calls(work, scope) if is_live else None
-        steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step, gate=calls)
+        steps: StepsHolder = [partial(self._new_steps, work, work.state.attempts, scope)]
         if reuses:
-            await self._offer_results(work, steps)
+            await self._offer_results(work, created_steps(steps))
         try:
             for gate in work.lane.gates:
                 gate.check(work)
@@ -127,6 +113,7 @@ class Attempts:
                 on_late=partial(self._record_late_return, work.trial, work.state.attempts, record.t),
             )
         finally:
+            calls = None if isinstance(steps[0], partial) else steps[0].gate
             if calls is not None:
                 calls.close()
         if calls is not None and calls.failure is not None and isinstance(outcome, Returned | Exception):
@@ -136,6 +123,13 @@ class Attempts:
         if isinstance(outcome, Returned):
             outcome = await self._prepare_output(work, outcome)
         return self.end(work, outcome)
+
+    def _new_steps(self, work: TrialWork, attempt: int, scope: CallScope) -> AttemptSteps:
+        """Return the steps of an attempt, once there is one; called in any thread, also after the attempt has ended."""
+        calls = self._new_calls(work, scope) if work.lane.is_live else None
+        if calls is not None and (work.state.stage, work.state.attempts) != ("running", attempt):
+            calls.close()
+        return self._late_recorder.steps(work, attempt, wait=self._settings.write_ahead, is_step=self._is_step, gate=calls)
 
     def _start(self, work: TrialWork) -> tuple[Record, int]:
         """Record the start of an attempt, and inform its policy; return the record, and how many steps may be reused."""

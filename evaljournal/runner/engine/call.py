@@ -20,7 +20,7 @@ from evaljournal.journal.format.codec import Blobs
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.notes import Sink, set_note_sink
 from evaljournal.runner.signals import is_from_signal
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, set_steps
+from evaljournal.runner.steps.attempt_steps import StepsHolder, set_steps
 from evaljournal.runner.tasks import LateOutcome, Task
 from evaljournal.runner.workers.pool import WorkerEnded
 
@@ -123,7 +123,7 @@ class CallScope:
         timeout: float | None,  # noqa: ASYNC109  # one timer enforces the timeouts of all calls
         sink: Sink,
         on_late: Callable[[LateOutcome], None],
-        steps: AttemptSteps | None = None,
+        steps: StepsHolder | None = None,
     ) -> CallOutcome:
         """Call a task; its notes go to `sink`, its steps to `steps`, and the outcome of an abandoned call to `on_late`."""
         self._paused_seconds = None

@@ -25,13 +25,14 @@ from evaljournal.journal.errors import SegmentLost
 from evaljournal.journal.threads import InThread
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
-from evaljournal.runner.engine.attempts import Attempts, InnerGate
+from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
 from evaljournal.runner.engine.jobs import Job, ScorerCall, TrialWork
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Shutdown, Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
 from evaljournal.runner.scorers.scorer import OpenScorer
+from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.tasks import Task
 
 TURN: Final = 0.01
@@ -62,7 +63,7 @@ class TrialExecutor:
         scorers: Sequence[OpenScorer],
         *,
         in_thread: InThread,
-        new_calls: Callable[[TrialWork, CallScope], InnerGate],
+        new_calls: Callable[[TrialWork, CallScope], CallGate],
         key_of: Callable[[TrialWork], str] | None,
         max_failures: float,
         fail_ambiguous: bool,

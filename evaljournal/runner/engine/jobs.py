@@ -49,7 +49,7 @@ class _QueuedJob:
     """Whether the call in flight probes an endpoint whose circuit breaker is open."""
     lane: "Lane" = attrs.field(init=False)
     """Where the call in flight was started."""
-    permits: "dict[Gate, Any]" = attrs.field(init=False, factory=dict)
+    permits: "dict[StartGate, Any]" = attrs.field(init=False, factory=dict)
     """What the gates of its lane know about it."""
     waited: float = 0.0
     """Seconds that the call in flight has waited inside it, which are not part of its latency."""
@@ -161,7 +161,7 @@ Job = TrialWork | ScorerCall
 """The work that a consumer takes: an attempt, the scoring of an output, or a call of a scorer."""
 
 
-class Gate:
+class StartGate:
     """What may keep a job from starting, besides the policy of its lane; this one lets everything pass.
 
     **Order.** A lane asks its policy first, then its gates in the order in which they were attached, the cheapest
@@ -216,7 +216,7 @@ class Gate:
         """Process that a trial is completed."""
 
 
-def gate_fields(gates: "tuple[Gate, ...]", job: "Job") -> dict[str, Any]:
+def gate_fields(gates: "tuple[StartGate, ...]", job: "Job") -> dict[str, Any]:
     """Return what the record of a start has about the gates of its lane."""
     fields: dict[str, Any] = {}
     for gate in gates:
@@ -230,7 +230,7 @@ class Lane:
 
     key: str
     policy: KeyPolicy
-    gates: tuple[Gate, ...] = ()
+    gates: tuple[StartGate, ...] = ()
     """What else may keep its jobs from starting, in the order in which they are asked."""
     is_live: bool = True
     """Whether its jobs call something; otherwise their replies are there already, and they need no slot and no policy."""

@@ -247,13 +247,13 @@ class LateRecorder:
         return partial(self._loop.call, self._note, work.trial, work.state.attempts, job)
 
     def steps(
-        self, work: TrialWork, *, wait: bool, is_step: Callable[[str, str], bool] | None, gate: CallGate | None
+        self, work: TrialWork, attempt: int, *, wait: bool, is_step: Callable[[str, str], bool] | None, gate: CallGate | None
     ) -> AttemptSteps:
-        """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk.
+        """Return the steps of an attempt; with `wait`, each step waits until it is on disk.
 
         Model calls wait for rate limits at `gate`.
         """
-        loop, attempt = self._loop, work.state.attempts
+        loop = self._loop
         record = partial(loop.call, self._record_step, work, attempt)
         return AttemptSteps(
             work.trial,

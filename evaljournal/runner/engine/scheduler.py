@@ -7,7 +7,7 @@ how many may be in flight; then each gate. If one refuses, the lane is closed un
 something wakes.
 
 **Nothing polls.** An event that makes a job ready or frees a place, or a timer, wakes one consumer; it wakes the next one
-if it finds a job. So a wake-up costs nothing if there is nothing to do, and none is lost: whoever changes what a gate or a
+if it finds a job. So a wake-up costs nothing if there is nothing to do, and none is lost: what changes what a gate or a
 policy decides calls `wake`.
 
 **The end.** The session is over when every trial was read and is done, or when it is stopped. A stop closes attempts first;
@@ -26,7 +26,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.jobs import ANY_JOB, Gate, Job, Lane, ScorerCall, TrialWork
+from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.queues import Queues
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Shutdown, Timer
 
@@ -61,7 +61,7 @@ class Scheduler:
         self.new_lane: Callable[[str], Lane]
         """Returns the lane of a rate-limit key, with its policy and gates; set by the assembly."""
         self.has_keys = has_keys
-        self.gates: tuple[Gate, ...] = ()
+        self.gates: tuple[StartGate, ...] = ()
         """The gates that all lanes share."""
         self.queues = Queues()
         self.timer = Timer(recorder.clock, self._fire)

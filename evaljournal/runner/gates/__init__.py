@@ -2,5 +2,5 @@
 
 Each is attached to the lanes of a session by `runner.sessions.assembly` if the definition of the run needs it; a run
 without a budget has no budget gate. Gates know the kernel (`runner.engine`), which knows only their interface,
-`runner.engine.jobs.Gate`.
+`runner.engine.jobs.StartGate`.
 """

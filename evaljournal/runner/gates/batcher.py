@@ -34,7 +34,7 @@ from evaljournal.runner.batches.results import Results
 from evaljournal.runner.batches.targets import PREFIX, BatchTarget, BatchTargets, is_same_account
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.engine.jobs import Gate, Job, Lane, ScorerCall
+from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.budget import BudgetGate
 from evaljournal.runner.http.batch_line import BatchLine, Unsent, set_line
@@ -92,7 +92,7 @@ class _OpenBatch:
     """The last status, once it has ended."""
 
 
-class BatchGate(Gate):
+class BatchGate(StartGate):
     """Passes the line of a job, if it has one, on to its call; all lanes of a session with batches have it."""
 
     def fields(self, job: Job) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from evaljournal.replay.state.budget import Amounts, Block, Budget
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.shared_budget import BudgetShare
-from evaljournal.runner.engine.jobs import Gate, Job, ScorerCall, TrialWork
+from evaljournal.runner.engine.jobs import Job, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.tasks.prices import BATCH
 
@@ -38,7 +38,7 @@ class _Reserve:
     """Amounts that the other runs of the suite have spent and reserved; None without a shared budget."""
 
 
-class BudgetGate(Gate):
+class BudgetGate(StartGate):
     """Lets attempts wait for the budget of a run, or of a suite."""
 
     def __init__(self, budget: Budget, estimate: Estimate, share: BudgetShare | None, scheduler: Scheduler) -> None:

@@ -20,7 +20,7 @@ from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import day_limit_text
 from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.concurrency.policy import Change
-from evaljournal.runner.engine.jobs import Gate, Job, Lane
+from evaljournal.runner.engine.jobs import Job, Lane, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.known_limits import KeyLimits, max_slots
 from evaljournal.runner.notes import REPLY_NOTE
@@ -38,7 +38,7 @@ class LimitedJob:
     """Its tokens, once they are noted."""
 
 
-class LimitsGate(Gate):
+class LimitsGate(StartGate):
     """Lets the jobs of one lane wait for the known limits of its key."""
 
     def __init__(

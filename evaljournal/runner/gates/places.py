@@ -9,14 +9,14 @@ from collections import deque
 from functools import partial
 from typing import Any, Final
 
-from evaljournal.runner.engine.jobs import ANY_JOB, Gate, Job, Lane, ScorerCall, TrialWork
+from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.workers.driver import Workers
 
 _ONLY_FIRST: Final = 1
 
 
-class PlacesGate(Gate):
+class PlacesGate(StartGate):
     """Lets jobs wait for places in the workers of a session."""
 
     def __init__(self, workers: Workers, scheduler: Scheduler) -> None:

@@ -4,7 +4,7 @@ It looks at what the definition of a run needs, and attaches that: gates to the 
 What is not needed is not attached, so a run without a budget, limits, workers or batches executes none of their code.
 
 **The order of gates** is that of the cheapest refusal: a place in a worker, then the budget, then the known limits. Known
-limits are last because they alone take something when they admit a job; see `runner.engine.jobs.Gate`.
+limits are last because they alone take something when they admit a job; see `runner.engine.jobs.StartGate`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.definition.limits import ignores_headers
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.executor import CANCEL_TIMEOUT, TrialExecutor
-from evaljournal.runner.engine.jobs import Gate, Lane, TrialWork
+from evaljournal.runner.engine.jobs import Lane, StartGate, TrialWork
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.gates.budget import BudgetGate
 from evaljournal.runner.gates.inner_calls import InnerCalls
@@ -80,7 +80,7 @@ def assemble(
         cancel_timeout=CANCEL_TIMEOUT + (settings.grace if "teardown" in plan.evaluation.hooks else 0.0),
     )
     scheduler = executor.scheduler
-    gates = list[Gate]()
+    gates = list[StartGate]()
 
     if workers is not None:
         from evaljournal.runner.gates.places import PlacesGate  # noqa: PLC0415  # few runs need it

@@ -179,7 +179,7 @@ async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str,
         steps.fail(step, TimeoutError("it was cancelled before it ended") if isinstance(exc, trio.Cancelled) else exc)
         raise
     finally:
-        set_steps(steps)
+        set_steps([steps])
     steps.complete(step, None, None)
     return value
 

@@ -60,6 +60,15 @@ class CallGate(Protocol):
         """Count a call that was answered. From any thread."""
         ...
 
+    @property
+    def failure(self) -> Fatal | None:
+        """The error of a call that can never start, which fails the trial."""
+        ...
+
+    def close(self) -> None:
+        """End the calls that still wait: the attempt has ended."""
+        ...
+
 
 def limited_call(url: str, keys: Iterable[str], content: Any, body: bytes) -> LimitedCall:
     """Return the model call of a request: its URL, API keys, body as a JSON value, and body."""

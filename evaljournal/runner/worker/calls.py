@@ -138,6 +138,13 @@ class _RemoteGate:
     _ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
     _silent_keys: set[tuple[object, ...]]
 
+    @property
+    def failure(self) -> None:
+        """None: the session fails the trial."""
+
+    def close(self) -> None:
+        """Do nothing: the session ends the calls that still wait."""
+
     def admit_now(self, step: int, call: LimitedCall, *, can_wait: bool) -> CallAdmission | None:
         """Admit a call if no limit of its key is known, or if it cannot wait."""
         if not can_wait:
@@ -251,7 +258,7 @@ class Calls:
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
-        set_steps(steps)
+        set_steps([steps])
         value = fields["input"] if "input" in fields else _TrialInput(fields["trial"], Case(**fields["case"]))
         with set_gateway_env(fields.get("gateway_env", {})):
             await self._run_call(
