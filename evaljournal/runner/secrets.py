@@ -45,16 +45,17 @@ class SecretValues:
     """A set of values, and one search for all of them."""
 
     def __init__(self) -> None:
-        self._values: dict[str, None] = {}
+        self.values: dict[str, None] = {}
+        """The values, in the order in which they were added."""
         self._markers: tuple[str, ...] = ()
         self._pattern = re.compile(r"(?!)")
 
     def add(self, value: str) -> None:
         """Add a value."""
-        if value in self._values:
+        if value in self.values:
             return
-        self._values[value] = None
-        forms = [form for value in sorted(self._values, key=len, reverse=True) for form in _forms(value)]
+        self.values[value] = None
+        forms = [form for value in sorted(self.values, key=len, reverse=True) for form in _forms(value)]
         self._markers = tuple(dict.fromkeys(max(re.findall(r"[A-Za-z0-9]+", form), key=len, default="") for form, _ in forms))
         self._pattern = re.compile("|".join(pattern for _, pattern in forms))
 
@@ -74,7 +75,7 @@ class SecretValues:
         return [match.span() for match in self._pattern.finditer(text)] if self.may_be_in(text) else []
 
     def __bool__(self) -> bool:
-        return bool(self._values)
+        return bool(self.values)
 
 
 def _forms(value: str) -> Iterator[tuple[str, str]]:

@@ -84,10 +84,12 @@ def listed_cases(state: RunState) -> ListedCases | None:
 
 def _lowest_cases(state: RunState) -> ListedCases | None:
     scorer, mean = next(((name, tally.mean) for name, tally in state.scores.items() if tally.mean is not None), ("", None))
+    if mean is None:
+        return None
     scores = ((name, trial.score(scorer)) for name, trial in state.trials.items() if trial.stage != "withdrawn")
     values = ((name, score[1]) for name, score in scores if score is not None)
     lowest = heapq.nsmallest(_MAX_CASES, ((name, value) for name, value in values if is_summable(value)), key=itemgetter(1))
-    if not lowest or mean is None or lowest[0][1] >= mean:
+    if not lowest or lowest[0][1] >= mean:
         return None
     suffixes = {name: f"  ({score_value_text(value)})" for name, value in lowest}
     return ListedCases(f"lowest {printable(scorer, _NAME_CHARS)}", suffixes)

@@ -27,6 +27,7 @@ from evaljournal.runner.concurrency.latency import LatencyBaseline
 from evaljournal.runner.concurrency.pace import FIRST_PACE, PLATEAU_LONGEST, SHORTEST_ROUND_TRIP, Pace
 from evaljournal.runner.concurrency.pause import CurrentPause
 from evaljournal.runner.concurrency.policy import (
+    CALL_OF,
     FULL,
     OPEN,
     PROBE,
@@ -34,7 +35,6 @@ from evaljournal.runner.concurrency.policy import (
     CallEvent,
     Result,
     StartPermit,
-    call_of,
     result_of,
 )
 from evaljournal.runner.concurrency.random_429s import TEST_PACE, Random429s
@@ -45,8 +45,6 @@ _LIMITED_SHARE: Final = 0.65
 429s that happens about once in 30,000 starts."""
 _SURVIVED: Final = 1.2
 """A call in flight was accepted if it has taken this many times as long as failures take."""
-_COMPARISON_PATIENCE: Final = 12
-"""Mean latencies after which a comparison without a result is abandoned."""
 
 
 class Adaptive:
@@ -93,13 +91,15 @@ class Adaptive:
         """Process the start or the end of a call; return the changes."""
         self._changes = []
         self._advance(t)
+        call = CALL_OF[event.__class__](event)
         if isinstance(event, STARTS):
-            self._start(call_of(event))
+            self._start(call)
         else:
-            start = self._calls.pop(call_of(event), None)
+            start = self._calls.pop(call, None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, result_of(event))
-        if self._recorded_pace is not None or self._pace.is_paced:
+        pace = self._pace
+        if self._recorded_pace is not None or pace.estimate is not None or pace.fixed_pace is not None:
             self._record_pace()
         return self._changes
 
@@ -134,7 +134,7 @@ class Adaptive:
     def _advance(self, t: float) -> None:
         """Process everything that is due by `t`, each at its own time."""
         while True:
-            hung_at = math.inf if self._breaker.open else self._hung_at()
+            hung_at = math.inf if self._breaker.open or len(self._calls) < SEVERAL else self._hung_at()
             pause_end = math.inf if self._breaker.open or self._pause.event is None else self._pause.event.until
             next_at = min(hung_at, pause_end, self._random_429s.result_at)
             if next_at > t:
@@ -161,11 +161,11 @@ class Adaptive:
             group=self._latency.group_for_start(self._start_count, self.limit, self._in_flight.last_lowered),
             probe=self._breaker.open,
         )
-        if self._pace.is_paced:
+        if self._pace.estimate is not None or self._pace.fixed_pace is not None:
             self._pace.record_start(self._now, self._flow(self.limit), self._round_trip)
         if self._breaker.open:
             self._breaker.record_probe(self._now)
-        if random_429s.is_testing:
+        if random_429s.last_test_start:
             if trial in self._limited_trials:  # Another 429 of this trial would not count, so the test is one start longer.
                 random_429s.last_test_start += 1
             if self._start_count == random_429s.last_test_start:
@@ -180,9 +180,9 @@ class Adaptive:
         self._weigh_latency(start, elapsed)
         match result.outcome:
             case "succeeded":
-                is_quick = self._latency.record_success(result.elapsed)
+                self._latency.record_success(result.elapsed)
                 has_closed = self._record_answer(start)
-                if is_quick and not has_closed and not self._breaker.open and not self._random_429s.is_testing:
+                if not has_closed and not self._breaker.open and not self._random_429s.last_test_start:
                     self._grow(start)
             case "rate_limited":
                 self._count_failure(start)
@@ -214,11 +214,11 @@ class Adaptive:
 
     def _record_answer(self, start: Start) -> bool:
         """Process an answer of the endpoint; return whether it closed the breaker."""
-        is_first_pace = self._pace.fixed_pace is not None and not self._random_429s.is_testing
+        is_first_pace = self._pace.fixed_pace is not None and not self._random_429s.last_test_start
         if is_first_pace and start.order > max(self._limited_starts, default=self._last_change):
             self._pace.speed_up()
         self._mark_accepted(start)
-        return self._close_breaker(start)
+        return self._answer_breaker(start)
 
     def _mark_accepted(self, start: Start) -> None:
         self._newest_accepted = max(self._newest_accepted, start.order)
@@ -249,9 +249,11 @@ class Adaptive:
         in_flight, latency = self._in_flight, self._latency
         was_comparing = in_flight.phase == "comparing"
         proven_limit = int(2 * latency.baseline[0]) if latency.baseline else 0
-        in_flight.record_success(start, self._now, proven_limit, patience=_COMPARISON_PATIENCE * (latency.mean or 0.0))
+        in_flight.record_success(start, self._now, proven_limit)
         if in_flight.phase == "comparing" and not was_comparing:
             latency.refresh()
+        if in_flight.limit == self.limit:
+            return
         if in_flight.phase == "climbing":
             self._record_limit("climbing", "slots in use, and calls succeed")
         else:
@@ -319,7 +321,8 @@ class Adaptive:
         self._pause = CurrentPause(pause)
         self._changes.append(pause)
 
-    def _close_breaker(self, start: Start) -> bool:
+    def _answer_breaker(self, start: Start) -> bool:
+        """Pass an answer to the breaker; return whether that closed it."""
         evidence = self._breaker.record_answer(start, self._now, self._start_count)
         if evidence is not None:
             self._resume(evidence)
@@ -346,7 +349,7 @@ class Adaptive:
             if start.order <= breaker.barrier:
                 return
             if breaker.reason != "all_rate_limited":
-                self._close_breaker(start)
+                self._answer_breaker(start)
                 return
             not_before = self._now + min(retry_after or 0.0, PLATEAU_LONGEST)
             self._suspend(breaker.record_failed_probe(self._now, not_before=not_before))
@@ -442,7 +445,6 @@ class Adaptive:
             pace.forget()
             self._in_flight.discard()
             self._pace_evidence = f"{random_429s.share:.0%} of calls are rate limited at any pace"
-            self._record_limit("random_429s", self._pace_evidence)
         else:
             self._pace_evidence = "fewer 429s at a lower pace"
             pace.adopt(random_429s.rate, self._now)

@@ -61,8 +61,6 @@ class InFlight:
     """Whether latency, not a 429, is the evidence against a higher limit."""
     is_upward: bool = True
     """Whether the next or current comparison is with a higher load."""
-    was_climbing: bool = False
-    """Whether the phase before the comparison was `climbing`; it continues if the higher load is better."""
     highest_accepted_load: int = 0
     accepted_above: int = 0
     """Accepted starts above `known_limit` since the test began."""
@@ -90,16 +88,9 @@ class InFlight:
         self.accepted_above += in_flight > self.known_limit
         if in_flight > self.highest_accepted_load:
             self.highest_accepted_load, self.limited_above = in_flight, 0
-            if self.known_limit and not self.by_latency and self._safe_load() > self.known_limit + 1:
-                # The number in flight was not the reason.
-                self._climb(max(self.limit, min(self._safe_load(), self.slots)))
 
-    def record_success(self, start: Start, t: float, proven_limit: int, *, patience: float) -> None:
-        """Raise the limit if it is used, up to `proven_limit`; end a comparison without a result after `patience` seconds."""
-        if self.phase == "comparing" and t - self.phase_start >= max(patience, SEVERAL * SHORT_TIME):
-            # Nothing could be compared, because something else limits the starts.
-            self._hold(self.known_limit, t, self._longer_period())
-            self.is_upward = True
+    def record_success(self, start: Start, t: float, proven_limit: int) -> None:
+        """Raise the limit if it is used, up to `proven_limit`."""
         is_far = self.limit >= 2 * FIRST_LIMIT and self.limit > GROWTH_STEP * start.limit
         if is_far or start.in_flight < BUSY_SHARE * start.limit:
             return
@@ -202,7 +193,7 @@ class InFlight:
     def measure_lower(self, t: float, last_start: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""
         if self.phase != "comparing":
-            self.known_limit, self.was_climbing = self.limit, self.phase == "climbing"
+            self.known_limit = self.limit
         self.phase, self.by_latency, self.is_upward, self.phase_start, self.last_lowered = (
             "comparing",
             True,
@@ -214,12 +205,9 @@ class InFlight:
 
     def end_comparison(self, t: float, last_start: int, *, raises_throughput: bool) -> None:
         """Keep the better of the two loads of a comparison."""
-        is_checked = raises_throughput and not self.is_upward and self.was_climbing
         if raises_throughput == self.is_upward:
             self._hold(self.limit, t, SHORT_TIME)
         else:
             self._hold(self.known_limit, t, self._longer_period())
             self.is_upward = not self.is_upward
-        self.last_lowered, self.was_climbing = last_start, False
-        if is_checked:
-            self._climb(self.limit)
+        self.last_lowered = last_start

@@ -24,7 +24,7 @@ from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.needed_slots import NeededSlots, limit_text
-from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Policy, StartPermit, call_of, result_of
+from evaljournal.runner.concurrency.policy import CALL_OF, STARTS, CallEvent, Change, Policy, StartPermit, result_of
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.secrets import mask
@@ -78,14 +78,16 @@ class KeyPolicy:
 
         A call that returns several scores ends with the first; do not pass the others.
         """
-        call = call_of(event)
+        call = CALL_OF[event.__class__](event)
         if isinstance(event, STARTS):
             self._in_flight.add(call)
             if event.probe or self.free_probes:
                 self._probes.record_start(call, t, probe=event.probe)
         else:
             self._in_flight.discard(call)
-            if self._probes.is_needed or self._needed_slots is not None or not isinstance(event, AttemptSucceeded):
+            # An answer matters only if something has failed, or probes have started.
+            is_plain = isinstance(event, AttemptSucceeded) and not self._probes.first_failures
+            if not is_plain or self._probes.outage_since is not None or self._needed_slots is not None:
                 result = result_of(event)
                 self._probes.record_end(call, result.outcome, t)
                 if self._needed_slots is not None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import define
 
-from evaljournal.runner.concurrency.constants import MANY, SEVERAL, SMOOTHING, WINDOW
+from evaljournal.runner.concurrency.constants import MANY, SMOOTHING, WINDOW
 from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, FIRST_LIMIT, OTHER_LOAD
 from evaljournal.runner.concurrency.start import Group, Start
 
@@ -19,8 +19,6 @@ _SLOW_PART: Final = 8
 """One in this many attempts of a group is not waited for."""
 _SAME: Final = 0.05
 """Two loads are the same up to this difference."""
-_USUAL_LATENCY_GROWTH: Final = 1.002
-"""Growth of the usual latency per success that took longer: slowly, so that it is not that of an overloaded server soon."""
 _MAX_LATENCY_GROWTH: Final = 0.6
 """Growth of latency per growth of load up to which a higher load still raises throughput noticeably."""
 _DECISIVE_GROWTH: Final = 1.3
@@ -53,12 +51,10 @@ class LoadComparison:
 
 @define(kw_only=True)
 class LatencyBaseline:
-    """Average latencies, and the load and latency that new groups are compared with."""
+    """The average latency, and the load and latency that new groups are compared with."""
 
     mean: float | None = None
     """Running average of the seconds of a success."""
-    usual_seconds: float | None = None
-    """The seconds of a success when the endpoint is quick."""
     group: Group | None = None
     """The group of the next start."""
     baseline: tuple[float, float] | None = None
@@ -76,12 +72,9 @@ class LatencyBaseline:
         group.start_count += 1
         return group
 
-    def record_success(self, elapsed: float) -> bool:
-        """Update the averages; return whether the call was about as quick as usual."""
+    def record_success(self, elapsed: float) -> None:
+        """Update the average."""
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
-        usual = elapsed if self.usual_seconds is None else self.usual_seconds
-        self.usual_seconds = usual + SMOOTHING * (elapsed - usual) if elapsed < usual else _USUAL_LATENCY_GROWTH * usual
-        return elapsed <= SEVERAL * usual
 
     def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> LoadComparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.

@@ -82,11 +82,6 @@ class Pace:
     fixed_pace: float | None = None
     """A pace that was not measured: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
-    @property
-    def is_paced(self) -> bool:
-        """Whether starts are paced."""
-        return self.estimate is not None or self.fixed_pace is not None
-
     def pace_at(self, t: float) -> float | None:
         """Return the starts per second to aim at; None while starts are not paced."""
         if self.fixed_pace is not None:

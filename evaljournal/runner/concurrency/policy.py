@@ -4,11 +4,12 @@ Nothing here decides, waits or reads a clock: every time is the `t` of a record.
 
 To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the permit is open, start the attempt
 or scorer call, and pass its start and its end to `observe` as they are recorded. If the permit is closed, call again at its
-`check_at` or, if that is None, after the next event. Each decision contains the limit from then on, and the changes to record.
+`check_at` or, if that is None, after the next event. Both return the changes to record, and `limit` is the limit from then on.
 """
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, assert_never
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, assert_never, get_args
 
 from evaljournal.journal import events
 from evaljournal.journal.fact import fact
@@ -46,9 +47,18 @@ def call_id(trial: str, scorer: str) -> str:
 
 def call_of(event: CallEvent) -> str:
     """Return the id of the attempt or the scorer call that an event belongs to."""
-    if isinstance(event, _SCORER_EVENTS):
-        return call_id(event.trial, event.scorer.partition(".")[0])
-    return event.trial
+    return CALL_OF[event.__class__](event)
+
+
+def _scorer_call(event: Any) -> str:
+    return call_id(event.trial, event.scorer.partition(".")[0])
+
+
+CALL_OF: Final[Mapping[type, Callable[[Any], str]]] = {
+    **dict.fromkeys(get_args(CallEvent), attrgetter("trial")),
+    **dict.fromkeys(_SCORER_EVENTS, _scorer_call),
+}
+"""Event class → the function that `call_of` calls; for attempts it is none of Python."""
 
 
 def result_of(event: CallEnd) -> Result:

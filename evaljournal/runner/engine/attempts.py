@@ -47,6 +47,7 @@ _INCOMPLETE_ANSWERS: Final = {
 """Outcome of an answer → type and message of the error that it is with `on_declined="error"` or `on_truncated="error"`."""
 _MAX_ANSWER: Final = 300
 """Maximum characters of the answer in such an error."""
+_NO_FIELDS: Final[dict[str, Any]] = {}
 _MIN_BLOCKING_CALLS: Final = 3
 """Number of consecutive calls that block their event loop from which this is noted."""
 
@@ -120,7 +121,7 @@ class Attempts:
             outcome = calls.failure  # Whatever the task made of it.
         if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
             self._note_blocking_calls(work)
-        if isinstance(outcome, Returned):
+        if isinstance(outcome, Returned) and (sent_secrets.values or self._recorder.journal.has_slow_blobs):
             outcome = await self._prepare_output(work, outcome)
         return self.end(work, outcome)
 
@@ -138,7 +139,9 @@ class Attempts:
         request, new_request = None, self._requests.get(variant)
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
-        reuses, spent = reuse_of(self._recorder.state.steps.open.get(trial), work.state, self._settings.reuse_steps)
+        open_steps, reuses, spent = self._recorder.state.steps.open.get(trial), 0, 0.0
+        if open_steps is not None:
+            reuses, spent = reuse_of(open_steps, work.state, self._settings.reuse_steps)
         event = events.AttemptStarted(
             trial=trial,
             attempt=work.state.attempts + 1,
@@ -148,16 +151,18 @@ class Attempts:
             reuses=reuses,
             spent=spent,
             probe=work.is_probe,
-            **gate_fields(lane.gates, work),
+            **(gate_fields(lane.gates, work) if lane.gates else _NO_FIELDS),
         )
         record = self._record(event)
-        work.timeout, work.started_at = remaining_timeout(self._settings.timeout, spent), record.t
+        work.timeout, work.started_at = self._settings.timeout, record.t
+        if spent:
+            work.timeout = remaining_timeout(work.timeout, spent)
         self._scheduler.inform_policy(record, work)
         return record, reuses
 
     async def _prepare_output(self, work: TrialWork, outcome: Returned) -> Returned:
         """Mask secrets in an output, and write a large one before it is recorded."""
-        if sent_secrets:
+        if sent_secrets.values:
             outcome = await self._mask(work, outcome)
         if self._recorder.journal.has_slow_blobs and is_large(outcome.output, _LARGE_OUTPUT):
             outcome = await self._write_blobs(work, outcome)
@@ -286,7 +291,7 @@ class Attempts:
     def _record_success(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
         output = outcome.output
         state = self._recorder.state
-        if state.is_over_budget(work.trial):
+        if state.budget is not None and state.is_over_budget(work.trial):
             self._fail_over_budget(work, elapsed)
             return False
         if (answer := work.state.answer) is not None and answer.outcome in self._error_outcomes:

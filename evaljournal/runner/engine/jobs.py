@@ -277,13 +277,6 @@ class Lane:
         is_full = self.counted_jobs + 1 >= self.policy.limit
         return is_full and self.policy.may_follow_rate
 
-    def end(self, job: Job) -> None:
-        """Count a job that has ended."""
-        if job.epoch == self.epoch:
-            self.counted_jobs -= 1
-        else:
-            self.hung_jobs -= 1
-
     def discount_in_flight(self) -> None:
         """Stop counting the jobs in flight: the endpoint does not respond."""
         self.hung_jobs += self.counted_jobs

@@ -81,9 +81,8 @@ class Queues:
 
     def put(self, job: Job) -> None:
         """Queue a job that may start, unless it is held."""
-        if self.hold is not None and self.hold(job):
-            return
-        self.put_live(job)
+        if self.hold is None or not self.hold(job):
+            self.put_live(job)
 
     def put_live(self, job: Job) -> None:
         """Queue a job that may start."""

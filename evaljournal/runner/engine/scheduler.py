@@ -211,13 +211,11 @@ class Scheduler:
             work = queues.outputs_to_score.popleft()
             self.wake()
             return work
+        takes_trials = queues.unscored_outputs <= queues.max_unscored_outputs
         for lane in queues.lanes.values():
-            if self._has_next(lane) and (job := self._start(lane, now)) is not None:
+            if (lane.calls or (lane.trials and takes_trials)) and (job := self._start(lane, now)) is not None:
                 return job
         return None
-
-    def _has_next(self, lane: Lane) -> bool:
-        return bool(lane.calls or (lane.trials and not self.queues.is_behind))
 
     def _answered_job(self) -> Job:
         """Return the next job that has its reply."""
@@ -232,8 +230,8 @@ class Scheduler:
         gates, reach = lane.gates, ANY_JOB
         for gate in gates:
             reach = min(reach, gate.reach(lane))
-        if gates and not (reach and self._has_next(lane)):  # A gate may have taken jobs out of the lane.
-            return None
+        if gates and not (reach and (lane.calls or (lane.trials and not self.queues.is_behind))):
+            return None  # A gate may have taken jobs out of the lane.
         permit = lane.policy.may_start(now)
         if permit.check_at is not None:
             self._close_until(lane, permit.check_at)
@@ -272,8 +270,12 @@ class Scheduler:
 
     def end_call(self, job: Job, *, is_answered: bool) -> None:
         """Count the call of a job that has ended."""
-        job.lane.end(job)
-        for gate in job.lane.gates:
+        lane = job.lane
+        if job.epoch == lane.epoch:
+            lane.counted_jobs -= 1
+        else:
+            lane.hung_jobs -= 1
+        for gate in lane.gates:
             gate.leave(job, is_answered=is_answered)
 
     def _may_score(self, work: TrialWork) -> bool:
@@ -312,7 +314,8 @@ class Scheduler:
             return
         if events or lane.policy.limit != lane.counted_limit:
             self.apply(lane, events)
-        self._set_timer(lane, record.t)
+        if lane.next_check == math.inf and lane.counted_jobs >= lane.policy.limit:
+            self._set_timer(lane, record.t)
 
     def is_free_probe(self, job: Job, name: str) -> bool:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""

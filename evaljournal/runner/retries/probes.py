@@ -12,25 +12,20 @@ class Probes:
     def __init__(self, patience: float) -> None:
         """Count all probes once an outage has lasted `patience` seconds."""
         self._patience = patience
-        self._outage_since: float | None = None
+        self.outage_since: float | None = None
         """When the first probe since the last answer started."""
         self._last_answer = float("-inf")
-        self._first_failures: dict[str, float] = {}
+        self.first_failures: dict[str, float] = {}
         """Trial or call → when it first failed since it was last answered."""
         self.free: set[str] = set()
         """Trials and calls whose last start was a probe that does not count."""
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether an answer may matter: something has failed, or probes have started."""
-        return bool(self._first_failures) or self._outage_since is not None
-
     def record_start(self, call: str, t: float, *, probe: bool) -> None:
         """Decide whether a failure of this start will count."""
-        if probe and self._outage_since is None:
-            self._outage_since = t
-        is_cause = self._first_failures.get(call, t) < self._last_answer
-        if probe and not is_cause and t - (self._outage_since or t) < self._patience:
+        if probe and self.outage_since is None:
+            self.outage_since = t
+        is_cause = self.first_failures.get(call, t) < self._last_answer
+        if probe and not is_cause and t - (self.outage_since or t) < self._patience:
             self.free.add(call)
         else:
             self.free.discard(call)
@@ -38,7 +33,7 @@ class Probes:
     def record_end(self, call: str, outcome: str, t: float) -> None:
         """Record how a call ended; a rate limit is neither a failure nor an answer."""
         if outcome in ("unavailable", "timed_out"):
-            self._first_failures.setdefault(call, t)
+            self.first_failures.setdefault(call, t)
         elif outcome not in ("rate_limited", "interrupted"):
-            self._last_answer, self._outage_since = t, None
-            self._first_failures.pop(call, None)
+            self._last_answer, self.outage_since = t, None
+            self.first_failures.pop(call, None)
