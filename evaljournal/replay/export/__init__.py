@@ -1,75 +1,34 @@
-"""Export formats: one module per format, and the table of all formats.
+"""Export formats: one module per format, and `formats` with the table of all.
 
-A format turns a run into bytes, piece by piece, and does nothing else. The same run always gives the same bytes.
+A format turns a run into bytes, piece by piece, and does nothing else. The same run always gives the same bytes. A name is
+imported when it is first used: a run that exports nothing needs one or two of these modules, not all.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from evaljournal.lazy_names import TYPE_CHECKING, lazy_names
 
-import attrs
+if TYPE_CHECKING:
+    from evaljournal.replay.export.formats import FORMATS as FORMATS
+    from evaljournal.replay.export.formats import Directory as Directory
+    from evaljournal.replay.export.formats import File as File
+    from evaljournal.replay.export.formats import Format as Format
+    from evaljournal.replay.export.formats import TableFile as TableFile
+    from evaljournal.replay.export.source import Source as Source
+    from evaljournal.replay.export.tables import MissingExtra as MissingExtra
+    from evaljournal.replay.export.tables import Rows as Rows
 
-from evaljournal.replay.export.inspect_log import inspect, inspect_variants
-from evaljournal.replay.export.junit import junit
-from evaljournal.replay.export.markdown import markdown
-from evaljournal.replay.export.nat import nat
-from evaljournal.replay.export.otlp import otlp, otlp_json
-from evaljournal.replay.export.parquet import parquet
-from evaljournal.replay.export.source import Source
-from evaljournal.replay.export.tables import MissingExtra, Rows, as_csv, jsonl
-
-__all__ = ["FORMATS", "Directory", "File", "Format", "MissingExtra", "Rows", "Source", "TableFile"]
-
-
-@attrs.frozen
-class TableFile:
-    """A format with one file of rows."""
-
-    description: str
-    write: Callable[[Source, Rows], Iterator[bytes]]
-    is_text: bool = True
-
-
-@attrs.frozen
-class File:
-    """A format with one file."""
-
-    description: str
-    write: Callable[[Source], Iterator[bytes]]
-    is_text: bool = True
-    compare: Callable[..., Iterator[bytes]] | None = None
-    """Write a run compared with a baseline, or a `variant` with a `baseline_variant`; None if the format has no comparison."""
-    write_variants: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]] | None = None
-    """Write a file for each variant of a run with variants; None if the format has one file for all."""
-
-
-@attrs.frozen
-class Directory:
-    """A format with several files in one directory."""
-
-    description: str
-    write: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]]
-    write_json: Callable[[Source], Iterator[bytes]] | None = None
-    """Write one file of JSON instead; None if the format has no such file."""
-
-
-Format = TableFile | File | Directory
-
-FORMATS: Final[dict[str, Format]] = {
-    "jsonl": TableFile("one JSON object per line, all values unchanged", jsonl),
-    "csv": TableFile("comma-separated values, safe to open in a spreadsheet", as_csv),
-    "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
-    "nat": Directory("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
-    "junit": File("JUnit XML for CI: a trial with an error is an error, a false score is a failure", junit),
-    "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
-    "otlp": Directory(
-        "OpenTelemetry spans as OTLP protobuf, one request per file in a directory; with --json, one per line of a file",
-        otlp,
-        write_json=otlp_json,
-    ),
-    "inspect": File(
-        "an `.eval` log for Inspect; for a run with variants, one log per variant in a directory",
-        inspect,
-        is_text=False,
-        write_variants=inspect_variants,
-    ),
+_MODULES = {
+    "FORMATS": "formats",
+    "Directory": "formats",
+    "File": "formats",
+    "Format": "formats",
+    "MissingExtra": "tables",
+    "Rows": "tables",
+    "Source": "source",
+    "TableFile": "formats",
 }
+"""Public name → the module that defines it."""
+
+__all__ = list(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]  # the names are imported above
+
+if not TYPE_CHECKING:  # Type checkers report an unknown name themselves.
+    __getattr__ = lazy_names(__name__, _MODULES)
