@@ -1,4 +1,4 @@
 """Built-in scorers."""
 
-from evaljournal.runner.scorers import *
-from evaljournal.runner.scorers import __all__ as __all__
+from evaljournal.runner.scorers.builtin import *
+from evaljournal.runner.scorers.builtin import __all__ as __all__

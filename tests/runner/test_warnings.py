@@ -15,7 +15,7 @@ from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_summary
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner import scorers
-from evaljournal.runner.scorers import exact
+from evaljournal.runner.scorers.builtin import exact
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects import names
 from evaljournal.runner.tasks.prompt_size import unread_words

@@ -18,7 +18,7 @@ from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.page import read_page_run
 from evaljournal.runner.retries.rules import retry_rules
-from evaljournal.runner.scorers import judge
+from evaljournal.runner.scorers.builtin import judge
 from tests.judge_server import JudgeServer, judge_server
 from tests.processes import wait_until
 from tests.runner_cli.commands import evaljournal, printed, process, rejected, scores

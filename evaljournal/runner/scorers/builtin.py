@@ -21,7 +21,7 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import fingerprint_function
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.scorers import trajectory
+from evaljournal.runner.scorers import NAMES, trajectory
 from evaljournal.runner.scorers.bounded_search import is_quick, search
 from evaljournal.runner.scorers.local import (
     LocalScorerWithParameters,
@@ -345,6 +345,3 @@ def scorer_by_name(text: str) -> Callable[..., Any] | None:
         except ValueError:
             raise UsageError(f"{text!r}: close_to takes a number, such as close_to:0.01") from None
     return trajectory.scorer_by_name(name, argument if colon else None)
-
-
-NAMES: Final = (*PLAIN_SCORERS, "assertions", "regex", "close_to", "similarity", *trajectory.NAMES)

@@ -205,7 +205,6 @@ def tool_args(calls: Any = None) -> ToolArgs:
 
 
 max_steps = MaxSteps
-NAMES: Final = ("tools_used", "tools_in_order", "tool_args", "max_steps")
 
 
 def scorer_by_name(name: str, argument: str | None) -> Callable[..., Score] | None:

@@ -16,7 +16,6 @@ import click
 import orjson
 from click.core import ParameterSource
 
-from evaljournal.runner import scorers
 from evaljournal.runner.cli.options.config_file import VARIANTS, config_option, setting_values
 from evaljournal.runner.cli.options.decorators import run_options
 from evaljournal.runner.cli.options.model_urls import (
@@ -310,6 +309,8 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
     A judge of the same provider as `models`, those of the task, uses their URL and key by default. With the scorer
     `assertions`, the judge grades assertions and is no scorer of its own.
     """
+    from evaljournal.runner.scorers import builtin as scorers  # noqa: PLC0415  # slow to import
+
     assertions = [text for text in values.get("score", ()) if text.partition(":")[0] == "assertions"]
     for text in values.get("score", ()):
         if text in assertions:
