@@ -1,7 +1,7 @@
 """Encoding of records as JSON, without their hashes, and decoding of events.
 
-An event is tagged by the field `type`. For speed, the encoder and the decoder of each event type are generated once, from its
-fields. This module decides which values a payload may contain; `journal.format.blobs` stores the large ones.
+An event is tagged by the field `type`. For speed, the encoder and the decoder of each event type are generated from its fields,
+when the type is first used. This module decides which values a payload may contain; `journal.format.blobs` stores the large ones.
 """
 
 import math
@@ -229,9 +229,19 @@ class _Encoders(dict[type, tuple[Encoder, bool]]):
         return self[cls]
 
 
+class _Decoders(dict[str, Decoder | None]):
+    """Event type → its decoder, generated when it is first used; None for the type of an extension."""
+
+    def __missing__(self, name: str) -> Decoder | None:
+        cls = EVENT_TYPES.get(name)
+        if cls is None:
+            return None  # Not stored: a foreign journal may have any number of types.
+        decoder = self[name] = _decoder(cls)
+        return decoder
+
+
 _ENCODERS: Final = _Encoders()
-DECODERS: Final = {name: _decoder(cls) for name, cls in EVENT_TYPES.items()}
-"""Event type → its decoder."""
+DECODERS: Final = _Decoders()
 
 
 def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, in_blobs: Blobs | None = None) -> bytes:
@@ -294,7 +304,7 @@ def json_round_trip(value: Any) -> Any:
 def decode(fields: dict[str, Any]) -> Event:
     """Return the event in the fields of a line."""
     type_ = fields["type"]
-    decoder = DECODERS.get(type_)
+    decoder = DECODERS[type_]
     if decoder is not None:
         return decoder(fields)
     if not isinstance(type_, str):

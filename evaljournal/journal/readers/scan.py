@@ -96,7 +96,7 @@ class Cursor:
                     fields = loads(line)
                     if "blobs" in fields:
                         self._add_blobs(fields)
-                    decoder = decoders.get(fields["type"])
+                    decoder = decoders[fields["type"]]
                     event = decoder(fields) if decoder else decode(fields)
                     number, at, t, d = record_fields(fields)
                     if d > watermark:  # noqa: PLR1730  # faster than `max`
