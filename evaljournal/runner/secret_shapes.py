@@ -4,6 +4,7 @@ Every pattern takes time linear in the length of the text, because replies and d
 scan the same characters.
 """
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -78,12 +79,15 @@ def _has_marker(folded_text: str, marker_groups: Mapping[str, tuple[str, ...]]) 
     return False
 
 
+_compiled: Final = functools.cache(re.compile)
+
+
 @attrs.frozen
 class _Shape:
     markers: tuple[str, ...]
     """Lower-case texts, one of which each match contains. Most texts contain none and need no search."""
-    pattern: re.Pattern[str]
-    """Its groups, if any, are kept."""
+    pattern: str
+    """A regular expression, compiled when a text first has a marker. Its groups, if any, are kept."""
     is_certain: bool = False
     """Whether a match is a key by its own form, not by the name next to it."""
     marker_groups: Mapping[str, tuple[str, ...]] = attrs.field(
@@ -99,34 +103,34 @@ class _Shape:
                 return match[0]
             return f"{visible_part}{MASK}"
 
-        return self.pattern.sub(replacement, text)
+        return _compiled(self.pattern).sub(replacement, text)
 
 
 _SHAPES: Final = (
     _Shape(
         ("private key-----",),
-        re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
+        r"(?s)(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
         is_certain=True,
     ),
     # A header as a line, a dict field or a pair: its whole value is masked, except the scheme.
     _Shape(
         ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
-        re.compile(
+        (
             rf"(?i)({_HEADERS}(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?({_SCHEMES})?"
             rf"(?(2){_TEXT}|(?:{_LONG_CREDENTIALS}|(?!{_SCHEMES}){_WORD}))"
         ),
     ),
-    _Shape(("cookie",), re.compile(rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+")),
+    _Shape(("cookie",), rf"(?i)(\bcookie(?:{_QUOTE}\s*[:,]|\s*[:=])\s*)(b?{_QUOTE})?[^\"'\r\n]+"),
     # Requires a digit: "basic understanding" is not a secret. Begins with a letter, which is faster to find than a boundary.
     _Shape(
         ("bearer", "basic"),
-        re.compile(r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?!\*\*\*)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*"),
+        r"([bB](?<!\w.)(?i:earer|asic)\s+)(?i:(?!\*\*\*)(?=[a-z._~+/-]{0,200}[0-9*])[a-z0-9._~+/*-]{8,})=*",
         is_certain=True,
     ),
-    _Shape(_NAME_MARKERS, re.compile(rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_TEXT}|{_WORD})")),
+    _Shape(_NAME_MARKERS, rf"(?i)({_NAMES}(?:{_QUOTE})?\s*[:=]\s*)(b?{_QUOTE})?(?(2){_TEXT}|{_WORD})"),
     _Shape(
         tuple(f"-{name}" for name in ("api-key", "apikey", "token", "secret", "pass", "credential", "oauth2-bearer")),
-        re.compile(
+        (
             rf"(?i)((?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}(?:[ \t]{{1,8}}|=))({_QUOTE})?"
             rf"(?!-|{_NUMBER}(?![^\s\"']))(?(2){_TEXT}|{_WORD})"
         ),
@@ -134,7 +138,7 @@ _SHAPES: Final = (
     # A login of curl: -u name:password. A URL, a port and a group id are not passwords.
     _Shape(
         ("-u", "-user"),
-        re.compile(
+        (
             rf"((?<![\w-])(?:-[uU][ \t]{{0,8}}|(?i:{_LOGIN_FLAGS})(?:[ \t]{{1,8}}|=)))({_QUOTE})?"
             rf"([^\s\"'\\:]{{0,100}}:)({_QUOTE})?(?!//|(?i:https?:)|{_NUMBER}(?![^\s\"']))(?(2){_TEXT}|(?(4){_TEXT}|{_WORD}))"
         ),
@@ -142,7 +146,7 @@ _SHAPES: Final = (
     # An environment variable: PGPASSWORD=…
     _Shape(
         tuple(f"{name}=" for name in ("key", "token", "secret", "password", "passwd")),
-        re.compile(
+        (
             r"((?<![A-Za-z0-9_])(?:(?:[A-Z0-9_]{0,60}_)?(?:API)?(?:KEY|TOKEN|SECRET)|[A-Z0-9_]{0,60}PASSW(?:OR)?D)=)"
             rf"({_QUOTE})?"
             rf"(?!{_NUMBER}(?![^\s\"']))(?(2){_TEXT}|{_WORD})"
@@ -150,20 +154,18 @@ _SHAPES: Final = (
     ),
     _Shape(
         tuple(f"{name}=" for name in ("key", "token", "sig", "signature", "pwd", "auth", "credential", "code")),
-        re.compile(rf"(?i)([?&](?:(?:{_URL_PARAMETERS})=|code=(?=[^\s&#\"'<>]{{12}})))(?![{{$])[^\s&#\"'<>]+"),
+        rf"(?i)([?&](?:(?:{_URL_PARAMETERS})=|code=(?=[^\s&#\"'<>]{{12}})))(?![{{$])[^\s&#\"'<>]+",
     ),
     _Shape(
         ("@",),
-        re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)(?:[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}|(?!\$)[^\s/@:\"']{12,500})(?=@)"),
+        r"(?i)(\b[a-z][a-z0-9+.-]{1,20}://)(?:[^\s/@:\"']{0,200}:[^\s/@\"']{1,500}|(?!\$)[^\s/@:\"']{12,500})(?=@)",
         is_certain=True,
     ),
-    _Shape(_KEY_MARKERS, re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})"), is_certain=True),
+    _Shape(_KEY_MARKERS, rf"(?<![A-Za-z0-9])(?:{'|'.join(_KEYS)})", is_certain=True),
     # A JSON web token. An incomplete one is consumed unchanged, so that its characters are not scanned again.
     _Shape(
         ("eyj",),
-        re.compile(
-            r"(?<![A-Za-z0-9])eyJ[\w-]{8,}+(?:\.[\w-]{8,}+\.[\w-]*+|(?P<unfinished>))",
-        ),
+        r"(?<![A-Za-z0-9])eyJ[\w-]{8,}+(?:\.[\w-]{8,}+\.[\w-]*+|(?P<unfinished>))",
         is_certain=True,
     ),
 )
