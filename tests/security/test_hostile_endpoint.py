@@ -134,7 +134,7 @@ def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, mon
 @pytest.mark.parametrize("body", [b"[" + b"[]," * 40 + b"[]]", b"[" + b"1," * 60 + b"1]", b'{"a": [' + b"{}," * 50 + b"{}]}"])
 def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of values is limited, since they take far more memory than their bytes; commas in a text are not values."""
-    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_VALUES", 50)
+    monkeypatch.setattr("evaljournal.runner.http.reply_memory.MAX_VALUES", 50)
     text = orjson.dumps([body.decode().replace("{", '"'), "\\" * 51 + '"' + "," * 60])
 
     with pytest.raises(ReplyTooLarge):

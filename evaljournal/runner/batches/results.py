@@ -10,8 +10,8 @@ import orjson
 
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.http.client import Response
-from evaljournal.runner.http.reply import InvalidReply, check_values
-from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyTooLarge
+from evaljournal.runner.http.reply import InvalidReply
+from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyTooLarge, check_values
 
 _MAX_FILE: Final = 8 * 1024**3
 """Maximum bytes of the results of a batch; an endless reply must not fill the disk."""

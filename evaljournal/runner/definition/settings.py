@@ -23,7 +23,6 @@ from evaljournal.runner.errors import UsageError, Validator, is_whole_number, ru
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS, DurableRequests
 from evaljournal.runner.suggest import suggest
-from evaljournal.runner.workers.parse import parse_workers
 from evaljournal.runner.workers.pool import WorkerPool
 
 EXPERIMENT_SETTINGS: Final = (
@@ -83,6 +82,14 @@ def _budget_per_trial(value: BudgetValue) -> Mapping[str, float] | None:
     return parse_budget("budget_per_trial", value)
 
 
+def _workers(value: Any) -> Any:
+    if value is None or isinstance(value, WorkerPool):
+        return value
+    from evaljournal.runner.workers.parse import parse_workers  # noqa: PLC0415  # few runs need it
+
+    return parse_workers(value)
+
+
 _worker_pool: Final = rule(
     lambda value: value is None or isinstance(value, WorkerPool),
     "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
@@ -132,7 +139,7 @@ class Settings(Selection):
     make them; the start of a URL, such as `https://tools.example/`, for other requests."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Retries of failed attempts, such as `Retry(errors=2)`."""
-    workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_worker_pool)
+    workers: WorkerPool | None = field(default=None, converter=_workers, validator=_worker_pool)
     """Where attempts run: in processes (`ProcessWorkers(8)` or "processes:8"), on a Ray cluster (`RayWorkers()`), or in workers
     that a command starts (`CommandWorkers(…)`). None: in this process, which is faster for tasks that wait for an endpoint;
     workers help tasks that compute, or that may crash."""

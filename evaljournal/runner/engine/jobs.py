@@ -20,7 +20,6 @@ from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
-from evaljournal.runner.steps.durable import model_step
 from evaljournal.runner.tasks import ReportedStep
 from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.driver import Worker
@@ -87,6 +86,8 @@ class TrialWork(_QueuedJob):
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
     ) -> Any:
         """Record a model call as a step of the attempt in flight; see `TrialInput`."""
+        from evaljournal.runner.steps.durable import model_step  # noqa: PLC0415  # only tasks of several calls need it
+
         return await model_step(name, request, call, usage, size)
 
     def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:

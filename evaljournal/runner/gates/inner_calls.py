@@ -16,7 +16,7 @@ from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
 from evaljournal.runner.gates.limits import LimitsGate, stop_at_day_limit
-from evaljournal.runner.http.address import rate_limit_identity
+from evaljournal.runner.http.identity import rate_limit_identity
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.tasks.call_size import CallSize

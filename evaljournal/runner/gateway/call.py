@@ -19,8 +19,8 @@ from evaljournal.journal.errors import JournalError
 from evaljournal.runner.gateway.providers import Route
 from evaljournal.runner.http.client import Client, Response
 from evaljournal.runner.http.heads import RequestHead, ResponseHead
-from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
-from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
+from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected
+from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge, check_values
 from evaljournal.runner.http.server import ClientConnection, ReplyAborted
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.secrets import mask

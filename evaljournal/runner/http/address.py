@@ -6,12 +6,10 @@ secret. In outputs, only values of 12 or more characters are masked.
 """
 
 import base64
-import hashlib
 import os
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -22,17 +20,12 @@ import httpcore2
 
 from evaljournal.runner.data.templates import Fields, Template
 from evaljournal.runner.errors import MissingVariable, UsageError
+from evaljournal.runner.http.identity import PORTS, base_of, key_digest, rate_limit_identity
 from evaljournal.runner.secret_shapes import is_secret_name
 from evaljournal.runner.secrets import MIN_LENGTH, add_secret, is_secret_variable, mask, mask_header
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
-_DIGEST_KEY: Final = os.urandom(32)
-"""Key of the digests in this process, so that no secret can be recognized by its digest."""
-PORTS: Final = {"http": 80, "https": 443}
-MODEL_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
-"""Ends of the paths of model calls, in the APIs of OpenAI and Anthropic and compatible ones."""
-_MODEL_PATH: Final = re.compile(rf"/(?:{'|'.join(MODEL_ENDPOINTS)}|models/[^/]+:\w+)/?$")
 _DOT_PARTS: Final = frozenset({".", ".."})
 """Parts of a path that a server resolves to another path."""
 _SAFE_CHARACTERS: Final = "/%:@!$&'()*+,;=~?-._"
@@ -50,25 +43,6 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
             raise MissingVariable(f"{label} needs the environment variable {name}; set it: export {name}=…")
         variables[name] = os.environ[name]
     return template.substitute({name: escape(value) for name, value in variables.items()}), variables
-
-
-@lru_cache(maxsize=256)
-def base_of(url: str) -> str:
-    """Return a URL without a query as `scheme://host:port/path`, without the end of the path that names a model endpoint."""
-    parts = urlsplit(url)
-    path = _MODEL_PATH.sub("", parts.path).rstrip("/")
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or PORTS.get(parts.scheme)}{path}"
-
-
-@lru_cache(maxsize=256)
-def key_digest(key: bytes) -> str:
-    """Return a digest of an API key, the same in all processes."""
-    return hashlib.sha256(key).hexdigest()
-
-
-def rate_limit_identity(base_url: str, key_digests: Iterable[str]) -> str:
-    """Return a value that calls to the same API with the same API keys share, meaningless outside this process."""
-    return hashlib.blake2b("\0".join([base_url, *sorted(key_digests)]).encode(), key=_DIGEST_KEY).hexdigest()
 
 
 @attrs.frozen

@@ -13,15 +13,12 @@ import orjson
 
 from evaljournal.replay.server_sent_events import BYTE_ORDER_MARK, parse_events
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
+from evaljournal.runner.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge, check_values
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secrets import excerpt, mask
 
 if TYPE_CHECKING:
     from zlib import _Decompress as _ZlibDecompressor
-
-MAX_VALUES: Final = 1_000_000
-"""Maximum number of JSON values in a reply; each takes up to 100 bytes of memory and 0.3 µs, however short it is."""
 
 EXCERPT_LENGTH: Final = 500
 _EVENT_ENDS: Final = ("\n\n", "\n\r", "\r\r", "\n\r\n", "\r\r\n")
@@ -275,22 +272,3 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 def _masked_end(text: str) -> str:
     return mask(text[-4 * EXCERPT_LENGTH :])[-EXCERPT_LENGTH // 5 :]
-
-
-def check_values(body: bytes, separators: bytes = b",[{", label: str = "the reply") -> None:
-    """Raise a `ReplyTooLarge` if a body has too many JSON values."""
-    if has_too_many_values(body, separators):
-        raise ReplyTooLarge(f"{label} has more than {MAX_VALUES:,} values")
-
-
-def has_too_many_values(body: bytes, separators: bytes = b",[{") -> bool:
-    """Return whether a body has more than `MAX_VALUES` JSON values; each follows a separator outside a string."""
-    if len(body) <= MAX_VALUES or _count(body, separators) <= MAX_VALUES:
-        return False
-    unescaped_body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    has_too_many_strings = unescaped_body.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
-    return has_too_many_strings or _count(b"".join(unescaped_body.split(b'"')[::2]), separators) > MAX_VALUES
-
-
-def _count(body: bytes, separators: bytes) -> int:
-    return sum(body.count(separator) for separator in separators)

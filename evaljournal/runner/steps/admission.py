@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from evaljournal.runner.http.address import base_of, key_digest
+from evaljournal.runner.http.identity import base_of, key_digest
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.tasks.call_size import CallSize, max_output, text_bytes
 

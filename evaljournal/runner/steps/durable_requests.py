@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.address import MODEL_ENDPOINTS, PORTS
+from evaljournal.runner.http.identity import MODEL_ENDPOINTS, PORTS
 from evaljournal.runner.secrets import mask
 
 MODEL_CALLS: Final = "http"

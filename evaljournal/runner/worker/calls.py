@@ -27,7 +27,7 @@ from evaljournal.runner.definition.loading import AnyEvaluation, imports_for_wor
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import MAX_VALUES, has_too_many_values
+from evaljournal.runner.http.reply_memory import MAX_VALUES, has_too_many_values
 from evaljournal.runner.notes import PHASE_NOTE, set_note_sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry

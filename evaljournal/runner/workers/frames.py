@@ -12,7 +12,7 @@ import orjson
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.errors import is_whole_number
-from evaljournal.runner.http.reply import MAX_VALUES, has_too_many_values
+from evaljournal.runner.http.reply_memory import MAX_VALUES, has_too_many_values
 from evaljournal.runner.notes import REPLY_NOTE
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.scorers.scorer import Score

@@ -10,7 +10,6 @@ from click.core import ParameterSource
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.state.shards import Shard
-from evaljournal.runner.cli.dry_run import print_dry_run
 from evaljournal.runner.cli.options.config_file import config_option
 from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, leave_option, run_options, yes_option
 from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
@@ -124,6 +123,8 @@ def _dry_run(
     evaluation: AnyEvaluation, reference: str, changes: Mapping[str, Any], path: Path | None, options: Mapping[str, Any]
 ) -> None:
     """Print what would be run; raise the usage errors that the run would raise before it starts anything."""
+    from evaljournal.runner.cli.dry_run import print_dry_run  # noqa: PLC0415  # it reads earlier runs, which few runs need
+
     settings, _ = effective_settings(evaluation.settings, changes, {})
     shard = options["shard"]
     with user_code():
