@@ -6,6 +6,7 @@ Arguments are parsed and exit codes chosen here only. The module of a command is
 
 import contextlib
 import errno
+import gc
 import os
 import signal
 import sys
@@ -98,6 +99,9 @@ class _Commands(click.Group):
             name = ALIASES.get(cmd_name, cmd_name)
             name = f"{name}_" if iskeyword(name) else name
             command = getattr(import_module(f"evaljournal.runner.cli.commands.{name}"), name)
+        if not gc.isenabled():  # As `evaljournal.__main__` has set it.
+            gc.freeze()  # What was imported stays until the process ends: no collection looks at it, not even the last.
+            gc.enable()
         assert isinstance(command, click.Command)
         return command
 
