@@ -15,9 +15,16 @@ Json = Annotated[Any, PAYLOAD]
 def fact(cls: type[T]) -> type[T]:
     """Make an attrs class with keyword-only fields that type checkers treat as frozen.
 
-    At run time it is not frozen, because that would make instances 50 % slower to build.
+    At run time it is not frozen, because that would make instances 50 % slower to build. All share one `__repr__`: attrs would
+    compile one for each class, a third of the time that it takes to make the class.
     """
+    cls.__repr__ = _repr  # type: ignore[method-assign]  # attrs keeps it
     return attrs.define(cls, kw_only=True)
+
+
+def _repr(instance: object) -> str:
+    values = ", ".join(f"{field.name}={getattr(instance, field.name)!r}" for field in fields_of(type(instance)))
+    return f"{type(instance).__name__}({values})"
 
 
 def evolve_fact(instance: T, **changes: object) -> T:

@@ -1,7 +1,7 @@
 """Encoding of records as JSON, without their hashes, and decoding of events.
 
 An event is tagged by the field `type`. For speed, the encoder and the decoder of each event type are generated from its fields,
-when the type is first used. This module decides which values a payload may contain; `journal.format.blobs` stores the large ones.
+when it is first used. This module decides which values a payload may contain; `journal.format.blobs` stores the large ones.
 """
 
 import math
