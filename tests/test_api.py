@@ -4,8 +4,7 @@ import attrs
 import pytest
 
 import evaljournal
-from evaljournal import journal, replay
-from evaljournal.runner import scorers
+from evaljournal import journal, replay, scorers
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.settings import SettingOptions, Settings

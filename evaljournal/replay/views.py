@@ -9,8 +9,8 @@ from evaljournal.replay.results import comparison, summary
 from evaljournal.replay.results.comparison import Comparison, Side, output_digests
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
+from evaljournal.replay.runs.variants import split_variant, variant_problem
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import printable
 
 if TYPE_CHECKING:
     from evaljournal.replay.auditing.findings import Audit, RulesFactory
@@ -64,22 +64,3 @@ def _side(run: Run | Side) -> Side:
     if problem := variant_problem(loaded_run, variant):
         raise JournalError(problem, path=loaded_run.path)
     return Side(loaded_run.state, output_digests(loaded_run.records()), variant)
-
-
-def split_variant(reference: str, *directories: Path) -> tuple[str, str | None]:
-    """Return the run and the variant of RUN@VARIANT; None for a whole run.
-
-    An existing path that contains an @ is a run, in the working directory or in one of `directories`.
-    """
-    run, separator, variant = reference.rpartition("@")
-    is_run = not separator or any((directory / reference).exists() for directory in (Path(), *directories))
-    return (reference, None) if is_run else (run, variant)
-
-
-def variant_problem(run: LoadedRun, variant: str | None) -> str:
-    """Return what is wrong if a run has no such variant; None is the whole run."""
-    names = run.state.variants.names
-    if variant is None or variant in names:
-        return ""
-    variants = ", ".join(printable(name, 40) for name in names)
-    return f"{run.path} has {f'no variant {variant!r}; its variants: {variants}' if names else 'no variants'}"

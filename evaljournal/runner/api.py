@@ -6,6 +6,7 @@ It chooses the thread in which a session runs, and handles signals; the session 
 import contextvars
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from typing_extensions import Unpack
 
-from evaljournal.replay.views import split_variant
+from evaljournal.replay.runs.variants import split_variant
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import imports_for_worker
+from evaljournal.runner.sessions.options import RunOptions
+from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.notebook import progress_observer
 from evaljournal.runner.run_paths import RUNS, newest_run, newest_unfinished_run, next_paths
 from evaljournal.runner.sessions.options import RunOptions
 from evaljournal.runner.sessions.rescore import RescoreResult, Rescoring, pairwise_evaluation
@@ -28,6 +30,7 @@ from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 if TYPE_CHECKING:
+    from evaljournal.runner.engine.rescore import RescoreResult
     from evaljournal.runner.scorers.llm_judge import Judge
 
 T = TypeVar("T")
@@ -111,7 +114,9 @@ def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, opt
     name = _check_evaluation(evaluation).name
     if imports_for_worker.get():
         raise UsageError("a worker imports this file, which starts a run; put the call under `if __name__ == '__main__':`")
-    if not quiet and "observer" not in options:
+    if not quiet and "observer" not in options and "IPython" in sys.modules:
+        from evaljournal.runner.notebook import progress_observer  # noqa: PLC0415  # for notebooks only
+
         options["observer"] = progress_observer()
     if path is not None:
         return Session(evaluation, Path(path), **options)
@@ -138,7 +143,7 @@ def rescore(
     leave: bool = False,
     against: Path | str | None = None,
     judge: "Judge | None" = None,
-) -> RescoreResult:
+) -> "RescoreResult":
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
@@ -148,6 +153,8 @@ def rescore(
     With `against`, a run or RUN@VARIANT, only `judge` scores: it compares each output with that of the same trial there, in
     both orders. The score `judge-vs-RUN` is `win` or `loss` if both agree, otherwise `tie`.
     """
+    from evaljournal.runner.engine.rescore import Rescoring, pairwise_evaluation  # noqa: PLC0415  # `run` does not need it
+
     name = _check_evaluation(evaluation).name
     run_path = newest_run(name) if path is None else Path(path)
     other_run = None
@@ -265,10 +272,5 @@ def _result(result: T | BaseException) -> T:
 
 def is_in_event_loop() -> bool:
     """Return whether an event loop, of asyncio or trio, runs in this thread."""
-    import asyncio  # noqa: PLC0415  # a plain script does not need it
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return trio.lowlevel.in_trio_run()
-    return True
+    asyncio = sys.modules.get("asyncio")  # Where a loop of asyncio runs, it is imported; a plain script does not need it.
+    return (asyncio is not None and asyncio._get_running_loop() is not None) or trio.lowlevel.in_trio_run()  # noqa: SLF001  # `get_running_loop` raises instead

@@ -25,7 +25,7 @@ _PRE: Final = '<pre style="font-family: ui-monospace, Menlo, Consolas, monospace
 
 def progress_observer() -> Callable[[LiveRun], Awaitable[None]] | None:
     """Return an observer that shows a run in the cell that is being executed; None outside of IPython."""
-    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell: Any = sys.modules["IPython"].get_ipython()
     if shell is None:
         return None
     display: Any = import_module("IPython.display").display

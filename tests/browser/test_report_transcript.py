@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, Retry, evaluation
+from evaljournal import Case, Retry, evaluation, scorers
 from evaljournal.journal.events import AttemptStarted
-from evaljournal.runner import scorers
 from evaljournal.runner.testing import Return, Scripted
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, command_json, write_report

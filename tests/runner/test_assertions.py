@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from orjson import loads
 
-from evaljournal import Case, Retry, Score, UsageError, note, rescore
+from evaljournal import Case, Retry, Score, UsageError, note, rescore, scorers
 from evaljournal.journal.events import Noted, ScoringFailed, TrialScored
 from evaljournal.replay import load
-from evaljournal.runner import scorers
 from evaljournal.runner.scorers.json_checks import TooComplex, javascript_text
 from tests.runs import define_real, events, run_real
 from tests.security.growth import FACTOR, LINEAR, growth

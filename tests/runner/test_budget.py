@@ -9,12 +9,11 @@ import attrs
 import pytest
 import trio
 
-from evaljournal import Case, Retry, UsageError, arun, durable, note
+from evaljournal import Case, Retry, UsageError, arun, durable, note, scorers
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from evaljournal.replay import RunState, fold, load
 from evaljournal.replay.runs.idle import reasons
-from evaljournal.runner import scorers
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.rescore import Rescoring

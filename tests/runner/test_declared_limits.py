@@ -10,9 +10,8 @@ import trio
 import trio.testing
 from click.testing import CliRunner, Result
 
-from evaljournal import Evaluation, UsageError
+from evaljournal import Evaluation, UsageError, scorers
 from evaljournal.journal.events import AttemptStarted
-from evaljournal.runner import scorers
 from evaljournal.runner.cli import cli
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.limits import declared_limits, describe_limits, parse_limits

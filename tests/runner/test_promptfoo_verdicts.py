@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, UsageError
-from evaljournal.runner import scorers
+from evaljournal import Case, UsageError, scorers
 from tests.promptfoo.generated import Test, generated_tests
 from tests.promptfoo.runs import HERE, Verdict, promptfoo_verdicts
 

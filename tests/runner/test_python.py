@@ -210,7 +210,7 @@ def test_a_cell_is_run_again() -> None:
     [
         SCORER.format("==") + SCORER.format("!="),
         f"def add(it):\n    {SCORER.format('==').replace(chr(10), chr(10) + '    ')}\nadd(it)\nadd(it)",
-        "from evaljournal.runner.scorers.builtin import exact, iexact\nit.score(name='right')(exact)\nit.score(name='right')(iexact)",
+        "from evaljournal.scorers import exact, iexact\nit.score(name='right')(exact)\nit.score(name='right')(iexact)",
     ],
 )
 def test_two_scorers_of_one_name_are_rejected(source: str) -> None:

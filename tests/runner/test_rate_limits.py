@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, evaluation
+from evaljournal import Case, evaluation, scorers
 from evaljournal.journal.events import AttemptStarted, LimitChanged, RateLimitSeen
 from evaljournal.replay.state.known_limits import CallRate
-from evaljournal.runner import scorers
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.settings import Settings

@@ -12,9 +12,8 @@ import trio
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from evaljournal import Case, Retry, Score, UsageError
+from evaljournal import Case, Retry, Score, UsageError, scorers
 from evaljournal.journal.events import AttemptStarted, Noted, ScorerCallFailed, ScoringFailed, TrialScored
-from evaljournal.runner import scorers
 from evaljournal.runner.http.reply import InvalidReply
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers import builtin

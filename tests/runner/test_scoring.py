@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from evaljournal import Case, Outcome, RateLimited, Retry
+from evaljournal import Case, Outcome, RateLimited, Retry, scorers
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import (
     AttemptStarted,
@@ -19,7 +19,6 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import fold
 from evaljournal.replay.results.summary import summarize
-from evaljournal.runner import scorers
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_session import Unauthorized

@@ -6,12 +6,11 @@ from typing import Any
 import attrs
 import pytest
 
-from evaljournal import Case, evaluation, note
+from evaljournal import Case, evaluation, note, scorers
 from evaljournal.journal.events import AttemptSucceeded, Noted
 from evaljournal.replay.render.summary import billed_usage, usage_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.text import money
-from evaljournal.runner import scorers
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.prices import Price

@@ -9,10 +9,9 @@ import attrs
 import httpx
 import pytest
 
-from evaljournal import Case, Retry, gateway_env
+from evaljournal import Case, Retry, gateway_env, scorers
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, IntakePaused, StepCompleted, TrialCompleted
-from evaljournal.runner import scorers
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_keys
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.testing import SimulatedEndpoint

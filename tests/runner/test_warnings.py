@@ -8,13 +8,12 @@ from urllib.parse import quote
 import orjson
 import pytest
 
-from evaljournal import Case
+from evaljournal import Case, scorers
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, Noted
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_summary
 from evaljournal.replay.results.summary import summarize
-from evaljournal.runner import scorers
 from evaljournal.runner.scorers.builtin import exact
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects import names

@@ -1,10 +1,12 @@
 """Output, streams and exit codes that all commands have in common."""
 
+import json
 import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,7 +14,23 @@ from evaljournal.journal.events import Extension, Noted
 from evaljournal.replay import load
 from evaljournal.runner.cli import COMMANDS, cli, main
 from tests.journal.samples import complete_run, enqueued, forge, lines_of, opened, segment, session, started, trial, write_sync
+from tests.processes import run_command
 from tests.runner_cli.commands import COMMAND, evaljournal, printed, rejected, run_in_terminal, run_process
+
+UNUSED_BY_A_RUN: Final = {
+    *("anyio", "cattrs", "h11", "http.client", "httpcore2", "rich", "sqlite3", "tomllib", "urllib.request", "xml"),
+    *(f"evaljournal.replay.{name}" for name in ("export.formats", "index", "results.comparison", "review", "views")),
+    *(f"evaljournal.runner.{name}" for name in ("batches", "gateway", "notebook", "promptfoo", "workers.driver")),
+    *(f"evaljournal.runner.cli.{name}" for name in ("dry_run", "suites.command")),
+    *(f"evaljournal.runner.engine.{name}" for name in ("batcher", "rescore")),
+    *(f"evaljournal.runner.http.{name}" for name in ("address", "client", "reply")),
+    *(f"evaljournal.runner.scorers.{name}" for name in ("builtin", "llm_judge")),
+    *(f"evaljournal.runner.steps.{name}" for name in ("durable", "http_clients", "waiting")),
+    *("evaljournal.runner.tasks.chat", "evaljournal.runner.tasks.endpoint"),
+}
+"""Modules that a run of a plain function has no use for."""
+MAX_MODULES: Final = 210
+"""Modules of evaljournal that such a run imports at most: 5 % more than when they were last counted."""
 
 
 @pytest.mark.parametrize(
@@ -179,6 +197,33 @@ def test_help_imports_nothing_heavy() -> None:
 
     assert "" == done.stderr
     assert "Evaluate:" in done.stdout
+
+
+def test_a_run_imports_what_it_uses(tmp_path: Path) -> None:
+    """`run` of a plain function imports no HTTP client, screen, export, worker or batch, and few modules.
+
+    The modules were imported before the collector started, which never looks at them.
+    """
+    (tmp_path / "e.py").write_text(
+        "from evaljournal import Case, evaluation\n"
+        "@evaluation(cases=[Case(name='a', input=1)])\n"
+        "def one(number):\n"
+        "    return number\n"
+    )
+    code = (
+        "import gc, json, sys\n"
+        "from evaljournal.__main__ import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as exc:\n"
+        "    print(json.dumps([exc.code, gc.isenabled(), gc.get_freeze_count() > 0, list(sys.modules)]))\n"
+    )
+    done = run_command(sys.executable, "-c", code, "run", "e.py", "--plain", cwd=tmp_path, check=True)
+    *ending, names = json.loads(done.stdout.splitlines()[-1])
+
+    assert [0, True, True] == ending
+    assert set() == UNUSED_BY_A_RUN & {*names}
+    assert len([name for name in names if name.partition(".")[0] == "evaljournal"]) <= MAX_MODULES
 
 
 def test_version() -> None:

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from evaljournal import scorers
 from evaljournal.replay.export import FORMATS
-from evaljournal.runner import scorers
 from evaljournal.runner.cli import cli
 from evaljournal.runner.cli.arguments import find_run, run_and_trial
 from evaljournal.runner.errors import UsageError

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaljournal import Case, UsageError, rescore
+from evaljournal import Case, UsageError, rescore, scorers
 from evaljournal.journal.events import ScoringFailed, TrialScored
-from evaljournal.runner import scorers
 from evaljournal.runner.data.readers import rows
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.evaluation import INHERITED, Inherited

@@ -17,10 +17,9 @@ import orjson
 import pytest
 import trio
 
-from evaljournal import Case, note
+from evaljournal import Case, note, scorers
 from evaljournal.journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFailed
 from evaljournal.replay import load
-from evaljournal.runner import scorers
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.http import reply_memory
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply

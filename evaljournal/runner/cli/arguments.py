@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from evaljournal.journal.disk import segments
-from evaljournal.replay.views import split_variant
+from evaljournal.replay.runs.variants import split_variant
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.suggest import suggest

@@ -1,7 +1,6 @@
 """TOML files of the user."""
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,8 @@ It is searched for at the start of a word only; otherwise a long word would take
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; raise a UsageError that names it if that is not possible."""
+    import tomllib  # noqa: PLC0415  # most runs read no such file
+
     try:
         text = path.read_text(encoding="utf-8")
         if key := _LONG_KEY.search(text):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import attrs
 
 from evaljournal.replay import LoadedRun, RunState
-from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.tally import Tally
@@ -21,6 +20,7 @@ from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.suggest import suggest
 
 if TYPE_CHECKING:
+    from evaljournal.replay.results.comparison import Side
     from evaljournal.replay.review.reviewed import Reviewed
 
 _GATE: Final = re.compile(
@@ -64,6 +64,8 @@ class Gate:
 
     def result(self, state: RunState, path: Path | None = None, variant: str | None = None) -> "GateResult":
         """Return whether the gate passes, in every variant or in one; one about a review is undecided without `path`."""
+        from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no gates
+
         reviewed = self._review(state, path) if self.figure else None
         reasons: dict[str, tuple[str, bool]] = {}
         names: Sequence[str | None] = state.variants.names if variant is None else [variant]
@@ -81,7 +83,7 @@ class Gate:
 
         return None if path is None else open_review(LoadedRun(path, state, seq=state.seq))
 
-    def _review_reason(self, reviewed: "Reviewed | None", side: Side) -> tuple[str, bool]:
+    def _review_reason(self, reviewed: "Reviewed | None", side: "Side") -> tuple[str, bool]:
         """Return why the review does not reach the minimum, and whether it is undecided; empty if it does."""
         from evaljournal.replay.review.correction import MIN_LABELS  # noqa: PLC0415  # most gates need no review
         from evaljournal.replay.review.judge import agreement  # noqa: PLC0415

@@ -6,7 +6,7 @@ A set-up and a teardown run where the task runs, and their values stay there.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -22,15 +22,16 @@ from evaljournal.runner.steps.attempt_steps import Step, current_steps, set_step
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.tasks import OnLateResult, OpenableTask, Task, TrialInput, is_async
 from evaljournal.runner.tasks.function import AsyncioThread, FunctionTask, Loop
-from evaljournal.runner.workers.driver import Workers
-from evaljournal.runner.workers.remote_task import RemoteScorer, RemoteTask
+
+if TYPE_CHECKING:
+    from evaljournal.runner.workers.driver import Workers
 
 
 class TaskOpener:
     """Converts functions to tasks, and opens tasks that hold connections; all are closed with the stack."""
 
     def __init__(
-        self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: Workers | None = None
+        self, stack: AsyncExitStack, run: str, *, grace: float, in_thread: InThread, workers: "Workers | None" = None
     ) -> None:
         """Scorers that are defined with `workers=True` are called in `workers`, and tasks are if `workers.runs_tasks`."""
         self._stack = stack
@@ -67,6 +68,8 @@ class TaskOpener:
             return {variant: HookedTask(task, open_hooks, timeout=timeout, grace=grace) for variant, task in tasks.items()}
 
         if (workers := self._workers) is not None and workers.runs_tasks:
+            from evaljournal.runner.workers.remote_task import RemoteTask  # noqa: PLC0415  # few runs need it
+
             if hooks:
                 open_tasks, hooks = with_hooks(open_tasks), {}  # They run in the workers.
             open_tasks = {variant: RemoteTask(task, variant, workers) for variant, task in open_tasks.items()}
@@ -84,6 +87,8 @@ class TaskOpener:
     async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
         """Open a scorer with its rate-limit key."""
         if scorer.workers and self._workers is not None:
+            from evaljournal.runner.workers.remote_task import RemoteScorer  # noqa: PLC0415  # few runs need it
+
             return OpenScorer(scorer=scorer, task=RemoteScorer(scorer.name, self._workers), key=key)
         return OpenScorer(
             scorer=scorer, task=await self._open(scorer.function, _with_loop(scorer.call, scorer.function), None), key=key

@@ -43,14 +43,13 @@ from evaljournal.runner.sessions.rate_limits import scorer_keys
 from evaljournal.runner.sessions.workers import new_workers
 from evaljournal.runner.suggest import command, suggest
 from evaljournal.runner.tasks import Task
-from evaljournal.runner.workers.driver import Workers
-from evaljournal.runner.workers.streams import print_error
 
 if TYPE_CHECKING:
     from evaljournal.replay.export.tables import Rows
     from evaljournal.runner.batches.api import BatchApi
     from evaljournal.runner.batches.targets import BatchTargets
     from evaljournal.runner.page import InlinePage
+    from evaljournal.runner.workers.driver import Workers
 
 T = TypeVar("T")
 
@@ -236,7 +235,7 @@ class Session:
         if self._preparation_scope.cancelled_caught or self._interrupts:
             raise KeyboardInterrupt
 
-    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: Workers | None = None) -> Outcome:
+    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: "Workers | None" = None) -> Outcome:
         """Run the session at its path, or at the next one that no other process takes."""
         clock = Clock(self.options.wall)
         while True:
@@ -291,7 +290,7 @@ class Session:
     def _already_done(self, state: RunState) -> Outcome:
         return Outcome(self.path, state, state.head, "", "already finished")
 
-    async def _run_with_journal(self, state: RunState, plan: Plan, clock: Clock, workers: Workers | None) -> Outcome:
+    async def _run_with_journal(self, state: RunState, plan: Plan, clock: Clock, workers: "Workers | None") -> Outcome:
         options = self.options
         try:
             async with writing(
@@ -332,7 +331,7 @@ class Session:
         targets = BatchTargets.of(evaluation) if plan.variants else BatchTargets.of_scorers(evaluation.scorers)
         return targets, open_batch_apis(state, targets, self.path, rescores=not plan.variants)
 
-    async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
+    async def _run_plan(self, recorder: Recorder, plan: Plan, workers: "Workers | None") -> Outcome:
         journal, state = recorder.journal, recorder.state
         batches = self._batches(plan, state)
         changed_settings = self._record_start(recorder, plan)
@@ -427,7 +426,7 @@ class Session:
         return changed_settings if git in {"", old_git} else {**changed_settings, "git revision": (old_git or "none", git)}
 
     async def _open_tasks(
-        self, stack: AsyncExitStack, plan: Plan, run: str, workers: Workers | None
+        self, stack: AsyncExitStack, plan: Plan, run: str, workers: "Workers | None"
     ) -> tuple[dict[str, Task], list[OpenScorer]]:
         settings = plan.settings
         opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers)
@@ -480,6 +479,8 @@ class Session:
             self._observer_scope.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observer_end.wait()
+            from evaljournal.runner.workers.streams import print_error  # noqa: PLC0415  # few runs need it
+
             print_error(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive_calls))}")
             if outcome.stop_reason and self.options.on_unresponsive is None:
                 print_error(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}")

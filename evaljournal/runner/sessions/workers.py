@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
@@ -14,8 +14,10 @@ from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.sessions.rate_limits import TaskKeys
 from evaljournal.runner.tasks import OpenableTask, is_async
 from evaljournal.runner.tasks.arguments import arguments_of
-from evaljournal.runner.workers.driver import STOP_GRACE, Workers
 from evaljournal.runner.workers.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from evaljournal.runner.workers.driver import Workers
 
 ASYNC_PLACES: Final = 16
 """Attempts that a worker runs concurrently if they mostly wait: those of async functions, endpoints and chat models."""
@@ -41,12 +43,14 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
 
 def new_workers(
     pool: WorkerPool, evaluation: Evaluation[Any, Any, Any], settings: Settings, variants: Sequence[str], reference: str
-) -> Workers:
+) -> "Workers":
     """Return the workers of a session with these variants.
 
     Workers build tasks without code from their arguments, and import others from `reference`, or if it is empty, from the file
     of the evaluation.
     """
+    from evaljournal.runner.workers.driver import STOP_GRACE, Workers  # noqa: PLC0415  # few runs need it
+
     variants = variants if pool.runs_tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
     tasks = _tasks_as_data(evaluation, variants)

@@ -22,7 +22,6 @@ from evaljournal.runner.cli.options.decorators import (
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.session import CommandSession, nat_output
-from evaljournal.runner.cli.suites.command import budget_share, resume_suite
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo
@@ -80,6 +79,8 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
     """
     options["leave"] = not wait
     if is_suite(path):
+        from evaljournal.runner.cli.suites.command import resume_suite  # noqa: PLC0415  # most runs are in no suite
+
         resume_suite(path, options, reference, trust=trust)
     run_finished = run_finish(path)
     if run_finished is not None and not options["adopt"] and not (options["retry_failed"] and run_finished.failed):
@@ -92,7 +93,10 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
             raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
         if (output := nat_output(options)) is not None:
             output.prepare(path)
-        options["budget_share"] = budget_share(path)
+        if is_suite(path.resolve().parent):
+            from evaljournal.runner.cli.suites.command import budget_share  # noqa: PLC0415  # most runs are in no suite
+
+            options["budget_share"] = budget_share(path)
         session = CommandSession(evaluation, reference, changes, options)
         outcome = session.run(path)
     session.finish(outcome)

@@ -15,7 +15,6 @@ from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_op
 from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.session import CommandSession, nat_output
-from evaljournal.runner.cli.suites.command import run_suite
 from evaljournal.runner.cli.suites.discovery import check_options, discover, is_suite_reference, load_toml
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
@@ -91,6 +90,8 @@ def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, d
     if is_suite_reference(references):
         check_options(ctx)
         if not dry_run:
+            from evaljournal.runner.cli.suites.command import run_suite  # noqa: PLC0415  # most runs are in no suite
+
             run_suite(ctx, references, path, {**options, "path": path})
         with user_code():
             suite = discover(ctx, references)

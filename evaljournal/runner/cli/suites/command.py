@@ -43,7 +43,7 @@ from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.session import SuiteSession
-from evaljournal.runner.suites.suite_file import Suite, SuiteEntry, is_suite, read_suite
+from evaljournal.runner.suites.suite_file import Suite, SuiteEntry, read_suite
 
 _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
 
@@ -143,10 +143,8 @@ def shares_budget(state: RunState) -> bool:
 
 
 def budget_share(run: Path) -> BudgetShare | None:
-    """Return the part in a shared budget of a run that is resumed alone; None if it shares none."""
+    """Return the part in a shared budget of a run of a suite that is resumed alone; None if it shares none."""
     run = run.resolve()
-    if not is_suite(run.parent):
-        return None
     suite = read_suite(run.parent)
     states = {path.name: open_run(path).state for path in suite.runs.values() if segments.is_run(path)}
     is_shared = "budget" in suite.settings or any(map(shares_budget, states.values()))

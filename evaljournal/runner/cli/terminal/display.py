@@ -20,13 +20,12 @@ from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.render.screen import panel
-from evaljournal.replay.results.comparison import Side, add_digest
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record
+from evaljournal.replay.runs.variants import variant_problem
 from evaljournal.replay.text import columns, printable
-from evaljournal.replay.views import variant_problem
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.terminal.errors import render
@@ -38,6 +37,7 @@ from evaljournal.runner.suggest import suggest
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from evaljournal.replay.results.comparison import Side
     from evaljournal.replay.review.reviewed import Reviewed
 
 
@@ -52,8 +52,10 @@ def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.app
     return run
 
 
-def open_side(reference: RunReference, *, apply: Apply = LoadedRun.apply) -> tuple[LoadedRun, Side]:
+def open_side(reference: RunReference, *, apply: Apply = LoadedRun.apply) -> "tuple[LoadedRun, Side]":
     """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
+    from evaljournal.replay.results.comparison import Side, add_digest  # noqa: PLC0415  # for comparisons only
+
     digests: dict[str, bytes] = {}
 
     def apply_and_digest(run: LoadedRun, record: Record) -> None:
@@ -119,6 +121,8 @@ def corrected_json(view: LoadedRun, variant: str | None = None) -> dict[str, Any
     reviewed = review_of(view)
     if reviewed is None:
         return None
+    from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no review
+
     return {name: view_json(score) for name, score in reviewed.corrected(Side(view.state, variant=variant)).items()}
 
 
@@ -140,6 +144,7 @@ def corrected_lines(view: LoadedRun, variant: str | None = None) -> Iterator[str
         return
     if reviewed is None:
         return
+    from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no review
     from evaljournal.replay.review import text  # noqa: PLC0415  # most runs have no review
 
     names: Sequence[str | None] = view.state.variants.names if variant is None else [variant]
