@@ -80,7 +80,7 @@ def measure(kind: str, unit: str, tree: Path, url: str = "") -> float:
     if not (tree / "evaljournal").is_dir():
         start = f"import sys; sys.modules['evaljournal'] = None; {start}"  # Not the installed one.
     command = [sys.executable, "-c", start, str(PROBE), kind, unit, url]
-    result = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)  # noqa: S603  # our own program
+    result = subprocess.run(command, cwd=tree, env=environment, check=False, capture_output=True, text=True)  # noqa: S603  # our own program
     if result.returncode:
         raise SystemExit(f"{kind} in {tree}:\n{result.stderr}")
     return float(result.stdout.split()[-1])

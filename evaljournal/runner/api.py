@@ -20,12 +20,10 @@ from evaljournal.replay.runs.variants import split_variant
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import imports_for_worker
-from evaljournal.runner.sessions.options import RunOptions
-from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, newest_run, newest_unfinished_run, next_paths
 from evaljournal.runner.sessions.options import RunOptions
-from evaljournal.runner.sessions.rescore import RescoreResult, Rescoring, pairwise_evaluation
+from evaljournal.runner.sessions.rescore import RescoreResult
 from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 

@@ -40,7 +40,9 @@ def note(**values: Any) -> None:
 
 def engine_note(**values: Any) -> None:
     """Record values under reserved names, which the engine and the views interpret."""
-    _send({f"{NOTE_PREFIX}{name}": value for name, value in values.items()})
+    sink = _sink.get()
+    if sink is not None:
+        sink({f"{NOTE_PREFIX}{name}": value for name, value in values.items()})
 
 
 def note_reply(status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:

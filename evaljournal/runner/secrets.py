@@ -182,21 +182,16 @@ def mask_header(name: str, value: str) -> str:
 
 def mask_values(value: Any) -> Any:
     """Return a JSON value with the secrets in its texts masked, and those that the name of a field suggests."""
-    return _mask_texts(value, mask) if _may_have_secrets(value) else value
+    try:  # Searching its JSON once is faster than searching each of its texts.
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    except TypeError:
+        return _mask_texts(value, mask)
+    return _mask_texts(value, mask) if _all_secrets.may_be_in(text) or may_have_shape(text) else value
 
 
 def mask_definition(value: Any) -> Any:
     """Mask a JSON value that is fingerprinted: the same on every machine, and only what is certainly a key."""
     return _mask_texts(value, partial(mask_shapes, certain=True))
-
-
-def _may_have_secrets(value: Any) -> bool:
-    """Return whether a value must be searched. Searching its JSON once is faster than searching each of its texts."""
-    try:
-        text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    except TypeError:
-        return True
-    return may_contain_secrets(text)
 
 
 def may_contain_secrets(text: str) -> bool:

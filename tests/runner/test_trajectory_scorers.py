@@ -13,7 +13,6 @@ from evaljournal import Case, Fatal, RateLimited, UsageError, durable, scorers
 from evaljournal.journal import read
 from evaljournal.journal.events import ScoringFailed, TrialScored
 from evaljournal.replay.runs.trajectory import StepDetails, tool_calls
-from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.scorers.trajectory import trajectory_text
 from evaljournal.runner.sessions.rescore import Rescoring

@@ -139,9 +139,12 @@ def _invalid_value(field: str, value: Any) -> ValueError:
 def reject_large(value: Any, event: str, field: str = "") -> None:
     """Raise if a value is too large for a file of the journal: orjson crashes if there is not enough memory for its JSON."""
     if exceeds(value, MAX_SIZE):
-        raise Unserializable(
-            event, field, f"has more than {MAX_SIZE:,} bytes as JSON; write it to a file, and use its path instead"
-        )
+        raise _too_large(event, field)
+
+
+def _too_large(event: str, field: str) -> Unserializable:
+    problem = f"has more than {MAX_SIZE:,} bytes as JSON; write it to a file, and use its path instead"
+    return Unserializable(event, field, problem)
 
 
 def exceeds(value: Any, size: int) -> bool:
@@ -186,7 +189,8 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         "invalid": _invalid_field,
         **_CHECKS,
         "small": _SMALL,
-        "reject_large": reject_large,
+        "exceeds": exceeds,
+        "too_large": _too_large,
     }
     checks: list[str] = []
     literal_items = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
@@ -200,7 +204,8 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
             check, names[f"legal_{key}"] = _check(field)
             checks.append(f"if {check.format(value=key, legal=f'legal_{key}')}: raise invalid(event, {key!r})")
         else:
-            checks.append(f"if {key}.__class__ not in small: reject_large({key}, {cls.__name__!r}, {key!r})")
+            is_too_large = f"{key}.__class__ not in small and exceeds({key}, {MAX_SIZE})"
+            checks.append(f"if {is_too_large}: raise too_large({cls.__name__!r}, {key!r})")
         if is_required and not assignments:
             literal_items.append(f"{key!r}: {key}")
         elif is_required:

@@ -1,7 +1,7 @@
 """Sums of usage (tokens, cost), as reported by attempts, steps and notes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
 from evaljournal.journal.events import NOTE_PREFIX, LimitUnit
@@ -12,7 +12,6 @@ JUDGE_NOTE: Final = f"{NOTE_PREFIX}judge"
 """Name of the note with a judge's call: `scorer`, `model`, `prompt`, `reminder` and `reply`."""
 JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
 """Name of the note with the usage of a judge's call."""
-_UNPRICED_MODEL: Final = "unpriced_model"
 
 _NUMBER: Final = (int, float)
 
@@ -40,19 +39,22 @@ def noted_usage(name: str, value: Any) -> Any:
     return value if name == "usage" else {name: value}
 
 
-def unpriced_models(usage: Any) -> Iterator[tuple[str, str]]:
-    """Yield each model without a price in some usage, with the name of the sum that counts its calls."""
+def unpriced_models(usage: Any) -> list[tuple[str, str]]:
+    """Return each model without a price in some usage, after the name of the sum that counts its calls."""
+    models: list[tuple[str, str]] = []
     if isinstance(usage, dict):
-        for name in (_UNPRICED_MODEL, f"judge.{_UNPRICED_MODEL}"):
-            if isinstance(model := usage.get(name), str):
-                yield name.replace(_UNPRICED_MODEL, "unpriced_calls"), model
+        if isinstance(model := usage.get("unpriced_model"), str):
+            models.append(("unpriced_calls", model))
+        if isinstance(model := usage.get("judge.unpriced_model"), str):
+            models.append(("judge.unpriced_calls", model))
+    return models
 
 
 def add(sums: MutableMapping[str, Any], usage: Any) -> None:
     """Add usage to sums; values that are not numbers are ignored."""
     if isinstance(usage, dict):
         for name, value in usage.items():
-            if is_amount(value):
+            if isinstance(value, _NUMBER) and value.__class__ is not bool:  # `is_amount`, without a call for each value.
                 sums[name] = sums.get(name, 0) + value
 
 

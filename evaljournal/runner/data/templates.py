@@ -24,6 +24,10 @@ _PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
 _DOUBLED_FIELD: Final = re.compile(r"\{\s*([^{}\s]+)\s*\}")
 """A name that was in double braces, in a rendered template."""
 _MISSING: Final = object()
+_OBJECT: Final = (dict, Mapping)
+"""JSON objects are dicts; the check for an abstract class takes much longer."""
+_LIST: Final = (list, tuple)
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class MissingField(UsageError):
@@ -35,14 +39,13 @@ def value_at(value: Any, path: str) -> Any:
     item = value
     parts = path.split(".")
     for depth, part in enumerate(parts):
-        match item:
-            case Mapping() if part in item:
-                item = cast("Mapping[str, Any]", item)[part]
-            case list() | tuple() if part.lstrip("-").isdecimal() and -len(item) <= int(part) < len(item):
-                item = cast("list[Any]", item)[int(part)]
-            case _:
-                parent = ".".join(parts[:depth])
-                raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(item)}")
+        if isinstance(item, _OBJECT) and part in item:
+            item = item[part]
+        elif isinstance(item, _LIST) and part.lstrip("-").isdecimal() and -len(item) <= int(part) < len(item):
+            item = item[int(part)]
+        else:
+            parent = ".".join(parts[:depth])
+            raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(item)}")
     return item
 
 
@@ -94,9 +97,12 @@ class Fields:
 
     def _find(self, name: str) -> Any:
         value, metadata = self.case.input, self.case.metadata
-        for fields in (self.extra_fields, value if isinstance(value, Mapping) else {}, metadata):
-            if name in fields:
-                return fields[name]
+        if name in self.extra_fields:
+            return self.extra_fields[name]
+        if value.__class__ not in _SCALARS and isinstance(value, Mapping) and name in value:
+            return value[name]
+        if name in metadata:
+            return metadata[name]
         if name in {"id", "name"}:
             return self.case.name
         if name == self.case.input_name or name.casefold() in INPUT_NAMES:
@@ -143,7 +149,8 @@ class Template:
 
     def fill(self, fields: Fields, escape: Callable[[str], str] = str) -> str:
         """Replace the fields with their values: strings unchanged, all others as JSON; each is passed through `escape`."""
-        return "".join(piece if isinstance(piece, str) else escape(as_text(fields.get(piece[0]))) for piece in self.pieces)
+        # A list, because a generator expression is slower.
+        return "".join([piece if isinstance(piece, str) else escape(as_text(fields.get(piece[0]))) for piece in self.pieces])
 
     def fill_value(self, fields: Fields) -> Any:
         """Replace the fields; a template that is only one field becomes its value, of any type."""
@@ -183,7 +190,8 @@ def fill_body(value: Any, fields: Fields) -> Any:
         case Template():
             return value.fill_value(fields)
         case dict():
-            return {key: fill_body(item, fields) for key, item in cast("dict[str, Any]", value).items()}
+            items: dict[str, Any] = value
+            return {key: fill_body(item, fields) for key, item in items.items()}
         case list():
             return [fill_body(item, fields) for item in value]
         case _:

@@ -17,11 +17,7 @@ import trio
 
 from evaljournal.journal.fact import fact
 from evaljournal.journal.format.codec import Blobs
-from evaljournal.runner.concurrency.limits import AdmittedCall
-from evaljournal.runner.gates.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
-from evaljournal.runner.engine.recorder import RunLoop, Timer
-from evaljournal.runner.engine.jobs import TrialWork
-from evaljournal.runner.http.identity import rate_limit_identity
+from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.notes import Sink, set_note_sink
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import StepsHolder, set_steps

@@ -11,7 +11,6 @@ import re
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
@@ -33,6 +32,9 @@ _MAX_IDLE: Final = 60.0
 _MAX_HEAD: Final = 100 * 1024
 """Maximum bytes of a response's status line and headers."""
 _CHUNK: Final = 64 * 1024
+_OK: Final = HTTPStatus.OK.value
+_MULTIPLE_CHOICES: Final = HTTPStatus.MULTIPLE_CHOICES.value
+"""Plain numbers: an attribute of an enumeration takes a call."""
 _MAX_TOKEN_MATCH: Final = 256
 """Maximum bytes of a match of `first_token`, which two chunks may contain together."""
 
@@ -76,6 +78,8 @@ class _Connection(MessageReader):
     @property
     def has_unread_data(self) -> bool:
         """Whether something was received after the end of the reply; `has_expired` covers what is on the socket."""
+        if self._stream is self._socket:
+            return bool(self.buffer)
         # There is no other way to see what TLS has not decrypted yet.
         return bool(self.buffer or (isinstance(self._stream, trio.SSLStream) and self._stream._incoming.pending))  # noqa: SLF001
 
@@ -88,11 +92,16 @@ class _Connection(MessageReader):
         """Send a request; return the head of the response. The connection is closed on an error."""
         self._has_received = False
         try:
-            with suppress(trio.BrokenResourceError):  # A server that stops reading may have replied already.
-                await _with_timeout(self._read_timeout, self._stream.send_all, request)
+            try:
+                if self._read_timeout is None:
+                    await self._stream.send_all(request)
+                else:
+                    await _with_timeout(self._read_timeout, self._stream.send_all, request)
+            except trio.BrokenResourceError:
+                pass  # A server that stops reading may have replied already.
             while True:
                 head = ResponseHead.parse(await self.read_head(_MAX_HEAD))
-                if head.status >= HTTPStatus.OK:
+                if head.status >= _OK:
                     return head
                 if head.status == HTTPStatus.SWITCHING_PROTOCOLS:
                     raise httpcore2.RemoteProtocolError("the server switches to another protocol, which was not requested")
@@ -105,7 +114,10 @@ class _Connection(MessageReader):
     async def receive(self) -> bool:
         """Receive data, within the timeout."""
         try:
-            data = await _with_timeout(self._read_timeout, self._stream.receive_some, _CHUNK)
+            if self._read_timeout is None:
+                data = await self._stream.receive_some(_CHUNK)
+            else:
+                data = await _with_timeout(self._read_timeout, self._stream.receive_some, _CHUNK)
         except trio.TooSlowError as exc:
             raise httpcore2.ReadTimeout from exc
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
@@ -209,17 +221,16 @@ class Client:
             reply, body = Reply(response.head.status, response.head.text_headers), b"".join(chunks)
             if reply.coding:
                 await memory.take_place()  # Decompression may enlarge the body.
-            if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
+            if reply.is_stream and reply.status < _MULTIPLE_CHOICES:
                 engine_note(stream={"first_byte": round(first_byte, 6), **token_times, "bytes": len(body)})
-            return await memory.parse(lambda: self.parse(reply, body, read))
+            return await memory.parse(functools.partial(self.parse, reply, body, read))
 
     def parse(self, reply: Reply, body: bytes, read: Callable[[Reply], T]) -> T:
         """Return the result of `read` for a reply with this body; raise an error for any status but 2xx."""
         reply.feed(body)
-        if reply.status >= HTTPStatus.BAD_REQUEST:
-            raise BadStatus(reply, self.masked_url)
-        if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise Redirected(reply, self.masked_url)
+        if reply.status >= _MULTIPLE_CHOICES:
+            error = BadStatus if reply.status >= HTTPStatus.BAD_REQUEST else Redirected
+            raise error(reply, self.masked_url)
         reply.check_content()
         if reply.is_empty and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
             raise EmptyReply(f"the reply from {self.masked_url} is empty (status {reply.status})")
@@ -235,22 +246,22 @@ class Client:
         target = self._target if target is None else target
         if address.proxy is not None and not address.is_secure:
             target, all_headers = f"http://{address.authority}{target}", [*all_headers, *address.proxy.headers]
+        head: ResponseHead | None = None
         try:
-            connection, head = await self._send(request_head(method, target, all_headers) + (content or b""))
+            request = request_head(method, target, all_headers) + (content or b"")
+            connection = await self._take_idle_connection()
+            if connection is not None:
+                try:
+                    head = await connection.call(request)
+                except (httpcore2.NetworkError, httpcore2.ProtocolError):
+                    if not connection.may_have_closed_while_idle:
+                        raise
+            if connection is None or head is None:
+                connection = await self._connect()
+                head = await connection.call(request)
         except _FAILURES as exc:
             raise NoResponse(exc, self.masked_url) from exc
         return Response(self, connection, head, Body(connection, is_chunked=head.is_chunked, length=head.length))
-
-    async def _send(self, request: bytes) -> tuple[_Connection, ResponseHead]:
-        """Send a request on an idle connection or a new one; return the connection, and the head of the response."""
-        if (connection := await self._take_idle_connection()) is not None:
-            try:
-                return connection, await connection.call(request)
-            except (httpcore2.NetworkError, httpcore2.ProtocolError):
-                if not connection.may_have_closed_while_idle:
-                    raise
-        connection = await self._connect()
-        return connection, await connection.call(request)
 
     async def _take_idle_connection(self) -> _Connection | None:
         """Return the idle connection that was used last, or None; those that the server closed or wrote to are dropped."""

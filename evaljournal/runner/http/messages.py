@@ -1,6 +1,7 @@
 """Messages of HTTP/1.1 as they arrive: how heads and bodies are read from the bytes of a connection, on both sides."""
 
 import re
+from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Final
 
@@ -31,13 +32,13 @@ class MessageReader:
         """Add received bytes to the buffer; return False if the peer has closed the connection."""
         raise NotImplementedError
 
-    async def read_head(self, limit: int) -> bytes:
+    def read_head(self, limit: int) -> Awaitable[bytes]:
         """Read the head of a message, up to and including the empty line."""
-        return await self._read_until(_HEAD_END, limit)
+        return self._read_until(_HEAD_END, limit)
 
-    async def read_line(self) -> bytes:
+    def read_line(self) -> Awaitable[bytes]:
         """Read a line of a chunked body, with its end."""
-        return await self._read_until(_LINE_END, _MAX_LINE)
+        return self._read_until(_LINE_END, _MAX_LINE)
 
     async def _read_until(self, end: re.Pattern[bytes], limit: int) -> bytes:
         start = 0

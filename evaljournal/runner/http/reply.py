@@ -119,6 +119,10 @@ class Reply:
         """
         self.status = status
         self.headers = headers
+        self.media = media = headers.get("content-type", "").partition(";")[0].strip().lower()
+        """The media type, in lower case and without parameters."""
+        self.is_stream = media != "application/json" and any(kind in media for kind in _STREAM_TYPES)
+        """Whether it is a stream of events or lines."""
         has_length = "content-length" in headers or "transfer-encoding" in headers
         self.ends_by_closing = not has_length if ends_by_closing is None else ends_by_closing
         """Whether only the closed connection marks its end, so that an interrupted reply cannot be detected."""
@@ -189,20 +193,10 @@ class Reply:
             raise IncompleteReply(f"the reply, compressed with {self.coding!r}, is incomplete")
 
     @property
-    def media(self) -> str:
-        """The media type, in lower case and without parameters."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether it is a stream of events or lines."""
-        media = self.media
-        return media != "application/json" and any(kind in media for kind in _STREAM_TYPES)
-
-    @property
     def is_empty(self) -> bool:
         """Whether it has no content: no body or, in JSON, only whitespace."""
-        return not self.body or ("json" in self.media and self.body.isspace())
+        body = self.body
+        return not body or ("json" in self.media and body.isspace())
 
     @property
     def is_done(self) -> bool:
@@ -218,9 +212,10 @@ class Reply:
 
     def json(self) -> Any:
         """Parse the body as JSON."""
-        check_values(self.body)
+        body = self.body
+        check_values(body)
         try:
-            return read_json(self.body.removeprefix(codecs.BOM_UTF8))
+            return read_json(body.removeprefix(codecs.BOM_UTF8))
         except ValueError as exc:
             raise InvalidReply(f"the reply is not JSON ({exc}): {self.excerpt!r}") from exc
 

@@ -5,7 +5,7 @@ A dialect makes the request and reads the reply; no SDK is needed.
 
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,11 @@ def _model(chat: "Chat") -> Template:
     if not chat.model_name.strip():
         raise UsageError("the model is empty; pass its name")
     return Template.parse(chat.model_name, "the model")
+
+
+def _one_model(chat: "Chat") -> str | None:
+    template = chat._model  # noqa: SLF001  # the field before
+    return None if template.fields else "".join(map(str, template.pieces))
 
 
 def _template(chat: "Chat") -> list[Any]:
@@ -185,7 +190,13 @@ class Chat(HttpTask):
         eq=False,
         default=attrs.Factory(lambda self: dialect_by_name(self.dialect_name), takes_self=True),
     )
+    has_files: bool = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: bool(self.images or self.files), takes_self=True)
+    )
+    """Whether there are columns with images or files."""
     _model: Template = attrs.field(init=False, repr=False, default=attrs.Factory(_model, takes_self=True))
+    _one_model: str | None = attrs.field(init=False, repr=False, default=attrs.Factory(_one_model, takes_self=True))
+    """The model of all cases; None if they name it."""
     _template: list[Any] = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _load_value(self.schema, "the schema"), takes_self=True)
@@ -240,7 +251,8 @@ class Chat(HttpTask):
             schema=self._schema,
             stream=self.stream,
         )
-        return _merge(self.api.body(request), self.extra_body)
+        body = self.api.body(request)
+        return _merge(body, self.extra_body) if self.extra_body else body
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the messages or the model, or the dialect has no such message."""
@@ -266,8 +278,15 @@ class Chat(HttpTask):
 
         It names the model, which some dialects have in the path.
         """
-        model, records = self.model_for(case), attachment_records(case, self._columns)
-        return {"model": model, **self.body(messages, model), **({"attachments": records} if records else {})}
+        model = self.model_for(case)
+        return self.as_recorded(self.body(messages, model), model, case)
+
+    def as_recorded(self, body: Mapping[str, Any], model: str, case: Case) -> dict[str, Any]:
+        """Return the body of a request as it is recorded; see `recorded_request`."""
+        request = {"model": model, **body}
+        if self.has_files and (records := attachment_records(case, self._columns)):
+            request["attachments"] = records
+        return request
 
     @property
     def constant_template(self) -> str:
@@ -279,11 +298,11 @@ class Chat(HttpTask):
     @property
     def has_one_model(self) -> bool:
         """Whether all cases use the same model."""
-        return not self._model.fields
+        return self._one_model is not None
 
     def model_for(self, case: Case) -> str:
         """Return the model for a case."""
-        return self._model.fill(Fields(case))
+        return self._model.fill(Fields(case)) if self._one_model is None else self._one_model
 
     def target_for(self, case: Case) -> str | None:
         """Return path and query for a case; None if they are the same for all."""
@@ -362,9 +381,12 @@ class AttachmentError(Fatal):
     """An image or a file of the case cannot be sent; nothing was called."""
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class OpenChat:
-    """A chat model with open connections."""
+    """A chat model with open connections.
+
+    An attempt records its request, then sends it: what was rendered for the record is sent, unless another case came between.
+    """
 
     takes_trial = True
 
@@ -372,20 +394,32 @@ class OpenChat:
     _client: Client
     _prices: Mapping[str, Price]
     _run: str
+    _rendered: tuple[Case | None, list[Any], dict[str, Any] | None] = (None, [], None)
+    """Case, messages and body of the last request that was recorded and not sent."""
 
     def request(self, case: Case) -> dict[str, Any]:
         """Return the request for a case."""
-        return self._chat.request(case)
+        chat = self._chat
+        messages, model = chat.conversation(case), chat.model_for(case)
+        body = chat.body(messages, model)
+        self._rendered = case, messages, body
+        return chat.as_recorded(body, model, case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the messages for the case, or its turns, and return the last reply."""
-        chat, messages = self._chat, self._chat.conversation(trial.case)
-        attach = await self._read_attachments(messages, trial.case)
+        chat = self._chat
+        (case, messages, body), self._rendered = self._rendered, (None, [], None)
+        if case is not trial.case:
+            messages, body = chat.conversation(trial.case), None
         if chat.turns is not None:
+            attach = await self._read_attachments(messages, trial.case)
             turns = turns_of(trial.case, chat.turns)
             send = partial(self._send_turn, trial, attach, (len(turns), set[str]()))
             return await converse(turns, messages[:-1], send)
-        answer = await self._answer(attach(messages), trial, trial.trial)
+        if chat.has_files:
+            attach = await self._read_attachments(messages, trial.case)
+            messages, body = attach(messages), None
+        answer = await self._answer(messages, trial, trial.trial, body)
         if facts := {**answer.facts, **({"usage": answer.usage} if answer.usage else {})}:
             engine_note(answer=facts)
         return _message(answer) if answer.tool_calls else self._output(answer.text, answer.outcome)
@@ -393,7 +427,7 @@ class OpenChat:
     async def _read_attachments(self, messages: Sequence[Any], case: Case) -> Callable[[list[Any]], list[Any]]:
         """Return a function that adds the images and files of a case to the last user message in `messages`."""
         chat = self._chat
-        if not chat.file_columns:
+        if not chat.has_files:
             return lambda messages: messages
         try:
             parts = [_part(attachment) for attachment in await run_in_thread(lambda: chat.attachments(case))]
@@ -440,11 +474,13 @@ class OpenChat:
             return {name: message[name] for name in _MESSAGE_FIELDS}
         return message["content"] if number < turn_count else self._output(message["content"], message.get("outcome"))
 
-    async def _answer(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Answer:
+    def _answer(
+        self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str, body: dict[str, Any] | None = None
+    ) -> Awaitable[Answer]:
         headers = idempotency_headers("Idempotency-Key", self._run, identity)
         chat, case = self._chat, trial.case
         model, target = chat.model_for(case), chat.target_for(case)
-        return await self.complete(messages, *headers, model=model, target=target)
+        return self.complete(messages, *headers, model=model, target=target, body=body)
 
     def _output(self, reply: str, outcome: object) -> Any:
         """Return the output for a reply; with a schema, the value of its JSON. An incomplete answer need not be JSON."""
@@ -464,13 +500,15 @@ class OpenChat:
         model: str | None = None,
         target: str | None = None,
         note_usage: Callable[[Mapping[str, Any]], None] = lambda usage: note(usage=usage),
+        body: dict[str, Any] | None = None,
     ) -> Answer:
         """Return the model's answer, with the priced usage; its text is empty if the provider declined the request.
 
-        `note_usage` is called with the usage of a reply that is not an answer: it is paid for, too.
+        `body` is the request for these messages, if it was made before. `note_usage` is called with the usage of a reply that
+        is not an answer: it is paid for, too.
         """
         try:
-            content = orjson.dumps(self._chat.body(messages, model))
+            content = orjson.dumps(self._chat.body(messages, model) if body is None else body)
         except UsageError as exc:  # The dialect has no such image or file; all else was checked with the case.
             raise AttachmentError(exc.message) from None
 

@@ -28,6 +28,9 @@ def unread_words(messages: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]
 def _texts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for message in messages:
         content = message.get("content")
+        if content.__class__ is str:
+            yield content
+            continue
         for part in content if isinstance(content, list) else [{"text": content}]:
             if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
                 yield text

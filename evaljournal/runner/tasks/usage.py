@@ -5,6 +5,34 @@ from typing import Final
 
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 
+_OBJECT: Final = (dict, Mapping)
+"""A JSON object is a dict; the check for an abstract class takes much longer."""
+_Path = tuple[str, ...]
+_CACHED: Final[tuple[_Path, ...]] = (
+    ("prompt_tokens_details", "cached_tokens"),
+    ("input_tokens_details", "cached_tokens"),
+    ("cachedContentTokenCount",),
+    ("cache_read_input_tokens",),
+)
+_WRITTEN: Final[tuple[_Path, ...]] = (
+    ("prompt_tokens_details", "cache_write_tokens"),
+    ("input_tokens_details", "cache_write_tokens"),
+    ("cache_creation_input_tokens",),
+)
+_WRITTEN_1H: Final[tuple[_Path, ...]] = (("cache_creation", "ephemeral_1h_input_tokens"),)
+_INPUT_WITH_CACHES: Final[tuple[_Path, ...]] = (("prompt_tokens",), ("promptTokenCount",))
+"""They include caches; so do OpenAI's responses."""
+_INPUT: Final[tuple[_Path, ...]] = (("input_tokens",),)
+_TOOL_USE: Final[tuple[_Path, ...]] = (("toolUsePromptTokenCount",),)
+_OUTPUT: Final[tuple[_Path, ...]] = (("completion_tokens",), ("output_tokens",), ("candidatesTokenCount",))
+_THOUGHTS: Final[tuple[_Path, ...]] = (("thoughtsTokenCount",),)
+_REASONING: Final[tuple[_Path, ...]] = (
+    ("completion_tokens_details", "reasoning_tokens"),
+    ("output_tokens_details", "reasoning_tokens"),
+    ("output_tokens_details", "thinking_tokens"),
+    *_THOUGHTS,
+)
+"""Where the APIs report a count: the first that is reported applies."""
 _MAX_COUNT: Final = 2**53
 """A larger count, or an infinite one, is an error of the server; the journal could not store every sum of them."""
 
@@ -18,16 +46,10 @@ def priced_usage(
     `tier` is the service tier of the reply.
     """
     price = price_of(model, prices)
-    if not isinstance(provider_usage, Mapping):
+    if not isinstance(provider_usage, _OBJECT):
         return _unknown_cost(f"{model} without usage") if price else {}
     tokens = _tokens(provider_usage)
-    reasoning = _count(
-        provider_usage,
-        "completion_tokens_details.reasoning_tokens",
-        "output_tokens_details.reasoning_tokens",
-        "output_tokens_details.thinking_tokens",
-        "thoughtsTokenCount",
-    )
+    reasoning = _count(provider_usage, _REASONING)
     usage: dict[str, float | str] = {name: value for name, value in tokens.items() if value}
     usage |= {name: tokens[name] or 0 for name in ("input_tokens", "output_tokens") if tokens[name] is not None}
     usage |= {"reasoning_tokens": reasoning} if reasoning else {}
@@ -37,16 +59,19 @@ def priced_usage(
     input_tokens, output_tokens = tokens["input_tokens"], tokens["output_tokens"]
     if input_tokens is None or output_tokens is None:
         return {**usage, **(_unknown_cost(f"{model} without usage") if price else {})}
-    writes_1h = min(_count(provider_usage, "cache_creation.ephemeral_1h_input_tokens") or 0, tokens["cache_write_tokens"] or 0)
+    if price is None:
+        return {**usage, **_unknown_cost(model)}
+    written = tokens["cache_write_tokens"] or 0
+    writes_1h = min(_count(provider_usage, _WRITTEN_1H) or 0, written) if written else 0
     counts = Tokens(
         input=input_tokens,
         output=output_tokens,
         cached=tokens["cached_tokens"] or 0,
-        cache_writes=(tokens["cache_write_tokens"] or 0) - writes_1h,
+        cache_writes=written - writes_1h,
         cache_writes_1h=writes_1h,
     )
     tier = tier or provider_usage.get("service_tier")
-    dollars = price.cost(counts, tier if isinstance(tier, str) else "") if price else None
+    dollars = price.cost(counts, tier if isinstance(tier, str) else "")
     if dollars is None:
         return {**usage, **_unknown_cost(model)}
     return {**usage, "cost": dollars}
@@ -58,22 +83,19 @@ def _unknown_cost(model: str) -> dict[str, float | str]:
 
 def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
     """Return the tokens in one meaning: input includes those of caches, output those of reasoning."""
-    details = ("prompt_tokens_details", "input_tokens_details")
-    cached_paths = (*(f"{name}.cached_tokens" for name in details), "cachedContentTokenCount", "cache_read_input_tokens")
-    cached = _count(provider_usage, *cached_paths) or 0
-    written_paths = (*(f"{name}.cache_write_tokens" for name in details), "cache_creation_input_tokens")
-    written = _count(provider_usage, *written_paths) or 0
-    input_tokens = _count(provider_usage, "prompt_tokens", "promptTokenCount")  # They include caches; so do OpenAI's responses.
+    cached, written = _count(provider_usage, _CACHED) or 0, _count(provider_usage, _WRITTEN) or 0
+    input_tokens = _count(provider_usage, _INPUT_WITH_CACHES)
     if input_tokens is not None:
-        input_tokens += _count(provider_usage, "toolUsePromptTokenCount") or 0  # Gemini counts them separately.
-    elif (input_tokens := _count(provider_usage, "input_tokens")) is not None:
+        if "toolUsePromptTokenCount" in provider_usage:
+            input_tokens += _count(provider_usage, _TOOL_USE) or 0  # Gemini counts them separately.
+    elif (input_tokens := _count(provider_usage, _INPUT)) is not None:
         is_apart = not isinstance(provider_usage.get("input_tokens_details"), Mapping)  # Anthropic counts caches separately.
         input_tokens += cached + written if is_apart else 0
-    output_tokens = _count(provider_usage, "completion_tokens", "output_tokens", "candidatesTokenCount")
+    output_tokens = _count(provider_usage, _OUTPUT)
     if output_tokens is None and "promptTokenCount" in provider_usage:
         output_tokens = 0  # Gemini omits counts of 0.
-    if output_tokens is not None:
-        output_tokens += _count(provider_usage, "thoughtsTokenCount") or 0  # Gemini counts them separately.
+    if output_tokens is not None and "thoughtsTokenCount" in provider_usage:
+        output_tokens += _count(provider_usage, _THOUGHTS) or 0  # Gemini counts them separately.
     return {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
@@ -91,12 +113,14 @@ def usage_of_response(response: object) -> dict[str, float | str]:
     return priced_usage(usage, model, read_prices(DEFAULT_PRICES), tier)
 
 
-def _count(provider_usage: object, *paths: str) -> int | None:
+def _count(provider_usage: object, paths: tuple[_Path, ...]) -> int | None:
     """Return the first count that is reported."""
     for path in paths:
         number = provider_usage
-        for name in path.split("."):
-            number = number.get(name) if isinstance(number, Mapping) else None
+        for name in path:
+            if number is None:
+                break
+            number = number.get(name) if isinstance(number, _OBJECT) else None
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= _MAX_COUNT:
             return int(number)
     return None

@@ -64,7 +64,7 @@ class Completions:
             message = value_at(choice, "message")
         except MissingField as exc:
             raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             raise InvalidReply(f"the reply is not a chat completion: its message is {excerpt(as_text(message), 200)!r}")
         if choice.get("finish_reason", "") is None:  # Some servers omit it.
             raise InvalidReply("the finish_reason of the reply is null, so its answer may be incomplete")
@@ -95,6 +95,8 @@ class Completions:
 
 def _first_choice(choices: Any) -> Any:
     """Return the choice with the lowest `index`; choices may have any order."""
+    if choices.__class__ is list and len(choices) == 1:
+        return choices[0]
     choice = value_at(choices, "0")
     if all(isinstance(item, Mapping) and is_whole_number(item.get("index"), 0) for item in choices):
         return min(choices, key=lambda item: item["index"])
@@ -119,7 +121,7 @@ def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason:
     if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
         raise ErrorReply("the reply ended with finish_reason 'error'")
     text, refusal, calls = _text(message.get("content")), text_field(message, "refusal"), message.get("tool_calls") or ()
-    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+    if calls and (not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls)):
         raise InvalidReply(f"the reply is not a chat completion: its tool_calls are {excerpt(as_text(calls), 200)!r}")
     outcome: AnswerOutcome = "declined" if refusal else _OUTCOMES.get(str(finish_reason), "complete")
     if text is None and not calls and outcome == "complete":
