@@ -2,14 +2,16 @@
 
 The calls are those of a run of 900 trials minus those of one of 300, per trial, for each kind of task and with one feature
 switched on at a time. `--against` compares the CPU time with another checkout, such as version 1: both are measured in turn, in
-processes of their own, and the ratio is that of the medians.
+processes of their own, and the ratio is that of the medians. So is the CPU time of whole processes: `run` with one case.
 """
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +38,13 @@ COMPARED: Final = {"trio": 0.8, "asyncio": 0.8, "plain function": 0.9}
 """Kind of a trial → its maximum CPU time in ratio to version 1."""
 COMPARED_SCORERS: Final = {"plain scorer": 0.6, "async scorer": 1.2}
 """The same for what a scorer adds to the trial of a task on trio."""
+MAX_START_UP: Final = 1.0
+"""Maximum CPU time of `run` with one case, and of `resume` of that run, in ratio to version 1."""
+_ONE_CASE: Final = """
+@evaluation(cases=[Case(name="a", input=1)])
+def one(number):
+    return number
+"""
 
 
 def main(argv: list[str]) -> int:
@@ -54,6 +63,8 @@ def main(argv: list[str]) -> int:
     if options.against is not None:
         print(f"\nCPU per trial, ratio to {options.against}")
         _compare(figures, options.against.resolve(), options.rounds)
+        print(f"\nCPU of a process, ratio to {options.against}")
+        _compare_start_up(figures, options.against.resolve(), max(options.rounds, 7))
     return 1 if figures.missed else 0
 
 
@@ -71,16 +82,51 @@ def _compare(figures: Figures, other: Path, rounds: int) -> None:
         figures.show(f"{kind}, {added * 1e6:.0f} µs more", added / their_added, maximum=maximum)
 
 
+def _compare_start_up(figures: Figures, other: Path, rounds: int) -> None:
+    """Compare `run` with one case, which is mostly imports, and `resume` of the finished run."""
+    seconds: dict[tuple[str, Path], list[float]] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(rounds + 1):
+            for tree in (ROOT, other):
+                for command in ("run", "resume"):
+                    cpu = _process_cpu(tree, Path(directory, f"{number}-{tree.name}"), command)
+                    if number:  # The first process compiles the modules.
+                        seconds.setdefault((command, tree), []).append(cpu)
+    for command in ("run", "resume"):
+        ours, theirs = (statistics.median(seconds[command, tree]) for tree in (ROOT, other))
+        figures.show(f"{command}, {ours:.2f} s", ours / theirs, maximum=MAX_START_UP)
+
+
+def _process_cpu(tree: Path, directory: Path, command: str) -> float:
+    """Return the CPU seconds of a command in a process with the packages of a checkout."""
+    package, module = ("evaljournal", "evaljournal.__main__") if (tree / "evaljournal").is_dir() else ("runner", "runner.cli")
+    directory.mkdir(exist_ok=True)
+    (directory / "e.py").write_text(f"from {package} import Case, evaluation\n{_ONE_CASE}")
+    start = f"from {module} import main; main()"
+    if package == "runner":
+        start = f"import sys; sys.modules['evaljournal'] = None; {start}"  # Not the installed one.
+    arguments = [command, *(["e.py"] if command == "run" else []), "--plain"]
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", start, *arguments], cwd=directory, env=_environment(tree), check=True, capture_output=True
+    )
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime - children.ru_utime - children.ru_stime
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALJOURNAL_")}
+    return environment | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1"}
+
+
 def measure(kind: str, unit: str, tree: Path, url: str = "") -> float:
     """Return the Python calls or the CPU seconds of a trial, measured in a process with the packages of a checkout."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALJOURNAL_")}
-    environment |= {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1"}
     # Not as a script, whose directory would be on the path: it has modules with names of the standard library.
     start = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
     if not (tree / "evaljournal").is_dir():
         start = f"import sys; sys.modules['evaljournal'] = None; {start}"  # Not the installed one.
     command = [sys.executable, "-c", start, str(PROBE), kind, unit, url]
-    result = subprocess.run(command, cwd=tree, env=environment, check=False, capture_output=True, text=True)  # noqa: S603  # our own program
+    result = subprocess.run(command, cwd=tree, env=_environment(tree), check=False, capture_output=True, text=True)  # noqa: S603  # our own program
     if result.returncode:
         raise SystemExit(f"{kind} in {tree}:\n{result.stderr}")
     return float(result.stdout.split()[-1])

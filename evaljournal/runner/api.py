@@ -23,13 +23,12 @@ from evaljournal.runner.definition.loading import imports_for_worker
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, newest_run, newest_unfinished_run, next_paths
 from evaljournal.runner.sessions.options import RunOptions
-from evaljournal.runner.sessions.rescore import RescoreResult
 from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 if TYPE_CHECKING:
-    from evaljournal.runner.engine.rescore import RescoreResult
     from evaljournal.runner.scorers.llm_judge import Judge
+    from evaljournal.runner.sessions.rescore import RescoreResult
 
 T = TypeVar("T")
 Deliver = Callable[[T | BaseException], None]
@@ -151,7 +150,7 @@ def rescore(
     With `against`, a run or RUN@VARIANT, only `judge` scores: it compares each output with that of the same trial there, in
     both orders. The score `judge-vs-RUN` is `win` or `loss` if both agree, otherwise `tie`.
     """
-    from evaljournal.runner.engine.rescore import Rescoring, pairwise_evaluation  # noqa: PLC0415  # `run` does not need it
+    from evaljournal.runner.sessions.rescore import Rescoring, pairwise_evaluation  # noqa: PLC0415  # `run` does not need it
 
     name = _check_evaluation(evaluation).name
     run_path = newest_run(name) if path is None else Path(path)

@@ -4,14 +4,16 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+import trio
 
-from evaljournal import Case, Retry, UsageError
+from evaljournal import Answer, Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
-from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.chat import Chat, OpenChat
 from evaljournal.runner.tasks.dialects.completions import Completions
 from evaljournal.runner.tasks.prices import Price, Tokens, read_prices
 from tests.runs import define_real, events, outputs, run_real
@@ -55,6 +57,57 @@ def test_a_prompt_without_a_field(server: Server, path: Path, name: str, case_co
         run_real(evaluation, path)
 
     assert (min(case_count, 2), calls) == (len(numbers), len(server.requests(name)))
+
+
+async def test_a_request_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is rendered for the record of an attempt is sent; a retry, which records no request, renders it again."""
+    rendered_cases: list[str] = []
+    conversation = Chat.conversation
+
+    def counted(chat: Chat, case: Case) -> list[Any]:
+        rendered_cases.append(case.name)
+        return conversation(chat, case)
+
+    monkeypatch.setattr(Chat, "conversation", counted)
+    client = _Client()
+    chat = OpenChat(Chat("small", base_url="http://localhost/v1", prompt="{input}"), client, {}, "run")  # type: ignore[arg-type]  # sends nothing
+    case = Case(name="peru", input="Peru")
+    recorded_request = chat.request(case)
+    await chat.call(_trial(case), None)
+    renderings = len(rendered_cases)
+    await chat.call(_trial(case), None)
+
+    assert [recorded_request, recorded_request] == client.bodies
+    assert (1, 2) == (renderings, len(rendered_cases))
+
+
+async def test_a_request_that_was_not_sent() -> None:
+    """If the requests of two cases are rendered before either is sent, each case still gets its own."""
+    client = _Client()
+    chat = OpenChat(Chat("small", base_url="http://localhost/v1", prompt="{input}"), client, {}, "run")  # type: ignore[arg-type]  # sends nothing
+    cases = [Case(name=city, input=city) for city in ("Lima", "Quito")]
+    for case in cases:
+        chat.request(case)
+    for case in cases:
+        await chat.call(_trial(case), None)
+
+    assert ["Lima", "Quito"] == [body["messages"][0]["content"] for body in client.bodies]
+
+
+def _trial(case: Case) -> Any:
+    return SimpleNamespace(trial=case.name, case=case, line=None)
+
+
+class _Client:
+    """Stands in for the HTTP client: it keeps the bodies."""
+
+    def __init__(self) -> None:
+        self.bodies: list[Any] = []
+
+    async def call(self, _: str, content: bytes, *__: object, **___: object) -> Answer:
+        self.bodies.append(json.loads(content))
+        await trio.lowlevel.checkpoint()
+        return Answer(text="", usage={})
 
 
 def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
