@@ -375,17 +375,18 @@ async def test_a_request_that_cannot_be_rendered_is_an_error(
 
     If the error is temporary, the retry is rendered again, and is a line of a batch.
     """
-    read_attachments, renderings = OpenChat._read_attachments, Counter[str]()
+    answer, renderings = OpenChat._answer, Counter[str]()
 
-    async def read_or_fail(self: OpenChat, messages: Any, case: Case[Any, Any]) -> Any:
-        renderings[case.name] += 1
-        if case.name == "case-0":
+    def answer_or_fail(self: OpenChat, messages: Any, trial: Any, *arguments: Any) -> Any:
+        name = trial.case.name
+        renderings[name] += 1
+        if name == "case-0":
             raise AttachmentError("a.png: no such file")
-        if case.name == "case-1" and renderings[case.name] <= 2:
+        if name == "case-1" and renderings[name] <= 2:
             raise ConnectionError("a share that is not reachable now")
-        return await read_attachments(self, messages, case)
+        return answer(self, messages, trial, *arguments)
 
-    monkeypatch.setattr(OpenChat, "_read_attachments", read_or_fail)
+    monkeypatch.setattr(OpenChat, "_answer", answer_or_fail)
     outcome = await run_virtual(define_batches(numbered_cases(3)), disk)
 
     assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)

@@ -26,7 +26,7 @@ UNUSED_BY_A_RUN: Final = {
     *(f"evaljournal.runner.http.{name}" for name in ("address", "client", "reply")),
     *(f"evaljournal.runner.scorers.{name}" for name in ("builtin", "llm_judge")),
     *(f"evaljournal.runner.steps.{name}" for name in ("durable", "http_clients", "waiting")),
-    *("evaljournal.runner.tasks.chat", "evaljournal.runner.tasks.endpoint"),
+    *("evaljournal.runner.data.attachments", "evaljournal.runner.tasks.chat", "evaljournal.runner.tasks.endpoint"),
 }
 """Modules that a run of a plain function has no use for."""
 MAX_MODULES: Final = 210

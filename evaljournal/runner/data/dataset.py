@@ -20,7 +20,6 @@ from attrs import evolve, field, frozen
 
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data import readers
-from evaljournal.runner.data.attachments import add_file_digests
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
 from evaljournal.runner.data.shard import is_in_shard
@@ -164,6 +163,8 @@ class Dataset:
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
                 if file_columns:
+                    from evaljournal.runner.data.attachments import add_file_digests  # noqa: PLC0415  # few cases have files
+
                     case = add_file_digests(case, file_columns, directory, files)
                     files = case.files
                 case.fingerprint  # noqa: B018  # raises if the journal cannot store it
