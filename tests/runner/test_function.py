@@ -31,7 +31,8 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.runner.tasks.function import detect_loops
+from evaljournal.runner.tasks.function import FunctionTask, detect_loops
+from evaljournal.runner.tasks.hand_over import MAX_RESULT_DELAY, FunctionThreads
 from evaljournal.runner.testing import Return, Scripted, events_of
 from tests.processes import TIMEOUT
 from tests.runs import AnyEvaluation, define_real, events, run_real
@@ -614,3 +615,108 @@ def test_contexts_do_not_mix(path: Path, kind: Kind) -> None:
     run_and_verify(define(kind(act), "abcd", slots=1), path)
 
     assert dict.fromkeys("abcd", "nobody") == outputs(path)
+
+
+async def call_together(function: Callable[[int], Any], count: int, wake_ups: list[str]) -> list[int]:
+    """Call a function many times in one turn of trio; return the results in the order in which they come back."""
+    results: list[int] = []
+
+    async def call(number: int) -> None:
+        results.append(await task.call(number, lambda _: None))
+
+    async with FunctionThreads(grace=TIMEOUT) as threads:
+        task = FunctionTask(function, loop="asyncio", threads=threads)
+        await task.call(0, lambda _: None)  # Starts the thread.
+        wake_ups.clear()
+        with trio.fail_after(TIMEOUT):
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    nursery.start_soon(call, number)
+    return results
+
+
+def test_calls_of_one_turn_cross_to_asyncio_and_back_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty asyncio calls that start in one turn and return in one turn wake asyncio once, and trio once."""
+    wake_ups: list[str] = []
+    wake_asyncio, wake_trio = asyncio.BaseEventLoop.call_soon_threadsafe, trio.lowlevel.TrioToken.run_sync_soon
+
+    def spy_asyncio(loop: asyncio.BaseEventLoop, function: Any, *arguments: Any, **options: Any) -> Any:
+        if function != loop.stop:
+            wake_ups.append("asyncio")
+        return wake_asyncio(loop, function, *arguments, **options)
+
+    def spy_trio(token: trio.lowlevel.TrioToken, *arguments: Any, **options: Any) -> None:
+        wake_ups.append("trio")
+        wake_trio(token, *arguments, **options)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_soon_threadsafe", spy_asyncio)
+    monkeypatch.setattr(trio.lowlevel.TrioToken, "run_sync_soon", spy_trio)
+    seen: list[str] = []
+
+    async def function(number: int) -> int:
+        seen[:] = wake_ups
+        return number
+
+    results = trio.run(call_together, function, 50, wake_ups)
+
+    assert list(range(50)) == sorted(results)
+    assert ["asyncio"] == seen
+    assert ["asyncio", "trio"] == wake_ups[:2]
+
+
+def test_a_result_does_not_wait_for_several_calls_that_block_asyncio() -> None:
+    """The result of a call arrives while the second call after it, in the same turn of asyncio, still blocks the loop."""
+    has_arrived = threading.Event()
+    waited: list[bool] = []
+    places = iter(range(3))
+
+    async def function(_: None) -> int:
+        place = next(places)
+        await asyncio.sleep(0)
+        if place == 1:
+            time.sleep(10 * MAX_RESULT_DELAY)  # noqa: ASYNC251  # it blocks the loop
+        elif place == 2:
+            waited.append(has_arrived.wait(TIMEOUT))
+        return place
+
+    async def call(task: FunctionTask) -> None:
+        if await task.call(None, lambda _: None) == 0:
+            has_arrived.set()
+
+    async def main() -> None:
+        async with FunctionThreads(grace=TIMEOUT) as threads, trio.open_nursery() as nursery:
+            task = FunctionTask(function, loop="asyncio", threads=threads)
+            for _ in range(3):
+                nursery.start_soon(call, task)
+
+    trio.run(main)
+
+    assert [True] == waited
+
+
+def test_threads_of_plain_functions_are_reused() -> None:
+    """Calls that follow each other share one thread; an abandoned call keeps its own."""
+    released = threading.Event()
+    late: list[str] = []
+
+    def function(wait: bool) -> int:  # noqa: FBT001
+        if wait:
+            released.wait(TIMEOUT)
+        return threading.get_ident()
+
+    async def main() -> list[int]:
+        async with FunctionThreads(grace=TIMEOUT) as threads:
+            task = FunctionTask(function, loop=None, threads=threads)
+            idents = [await task.call(False, late.append) for _ in range(10)]  # noqa: FBT003
+            with trio.move_on_after(0.05):
+                await task.call(True, late.append)  # noqa: FBT003
+            idents.append(await task.call(False, late.append))  # noqa: FBT003
+            released.set()
+            await wait_until(lambda: bool(late))
+            return idents
+
+    *idents, other = trio.run(main)
+
+    assert 1 == len(set(idents))
+    assert other not in idents
+    assert ["succeeded"] == late

@@ -36,7 +36,8 @@ from evaljournal.runner.sessions.null_files import NULL_FILES
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.tasks import Task
-from evaljournal.runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
+from evaljournal.runner.tasks.function import LOOPS, FunctionTask, Loop
+from evaljournal.runner.tasks.hand_over import FunctionThreads
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 
@@ -259,8 +260,8 @@ class Execution:
         """Read the results of earlier sessions, now that the journal is locked, and prepare the calls."""
         await self._in_thread(self._load_results)
         in_thread = self._config.options.get("in_thread")
-        async with AsyncioThread(grace=self._config.options.get("grace", 5.0), loop=self._loop) as thread:
-            new_task = partial(FunctionTask, asyncio_thread=thread, in_thread=in_thread)
+        async with FunctionThreads(grace=self._config.options.get("grace", 5.0), loop=self._loop) as threads:
+            new_task = partial(FunctionTask, threads=threads, in_thread=in_thread)
             function = self._task or new_task(self._config.function, loop=None)
             awaiters: dict[Loop, Task] = {loop: new_task(await_value, loop=loop) for loop in LOOPS}
             is_journaled = self._config.journal is not None

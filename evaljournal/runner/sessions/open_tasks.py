@@ -21,7 +21,8 @@ from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import Step, current_steps, set_steps
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.tasks import OnLateResult, OpenableTask, Task, TrialInput, is_async
-from evaljournal.runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from evaljournal.runner.tasks.function import FunctionTask, Loop
+from evaljournal.runner.tasks.hand_over import FunctionThreads
 
 if TYPE_CHECKING:
     from evaljournal.runner.workers.driver import Workers
@@ -39,7 +40,7 @@ class TaskOpener:
         self._grace = grace
         self._in_thread = None if in_thread is run_in_thread else in_thread
         self._workers = workers
-        self._thread: AsyncioThread | None = None
+        self._threads: FunctionThreads | None = None
 
     async def tasks(
         self,
@@ -100,9 +101,9 @@ class TaskOpener:
         return await self._open_function(function, loop)
 
     async def _open_function(self, function: Callable[[Any], Any], loop: Loop | None) -> FunctionTask:
-        if self._thread is None:
-            self._thread = await self._stack.enter_async_context(AsyncioThread(grace=self._grace))
-        return FunctionTask(function, loop=loop, asyncio_thread=self._thread, in_thread=self._in_thread)
+        if self._threads is None:
+            self._threads = await self._stack.enter_async_context(FunctionThreads(grace=self._grace))
+        return FunctionTask(function, loop=loop, threads=self._threads, in_thread=self._in_thread)
 
 
 class HookedTask:

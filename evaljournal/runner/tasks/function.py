@@ -4,26 +4,24 @@ An `async def` for trio runs in the run's own loop, one for asyncio on an asynci
 a thread. A call that does not respond to its cancellation, such as that of a plain `def`, is abandoned.
 """
 
-import asyncio
 import contextvars
 import functools
 import inspect
-import math
 import sys
 import threading
 import types
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, cast
 
-import outcome
 import trio
 
 from evaljournal.journal.threads import InThread
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.tasks import OnLateResult, is_async
+from evaljournal.runner.tasks.hand_over import FunctionThreads
 
 _UNLIMITED_STACK: Final = 8 << 20
 """Bytes of a thread's stack if the stack has no limit; Linux uses 2 to 8 MiB."""
@@ -44,10 +42,6 @@ class WrongLoop(Fatal):
     """The function was called in an event loop that it is not written for."""
 
 
-class LeakedCancellation(Exception):
-    """The function raised a cancellation that was not requested."""
-
-
 class FunctionTask:
     """A function as a task."""
 
@@ -58,12 +52,11 @@ class FunctionTask:
         function: Callable[[Any], Any],
         *,
         loop: Loop | None,
-        asyncio_thread: "AsyncioThread",
+        threads: FunctionThreads,
         in_thread: InThread | None = None,
     ) -> None:
         self._function = function
-        self._asyncio = asyncio_thread
-        self._threads = trio.CapacityLimiter(math.inf)  # The slots are the limit; an abandoned thread occupies none.
+        self._threads = threads
         self._run_plain = in_thread
         """Runs plain functions instead of a thread, for tests on a virtual clock."""
         self.loop = resolve_loop(function, loop)
@@ -87,7 +80,7 @@ class FunctionTask:
 
     async def _call_in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:
         try:
-            return await self._asyncio.call(self._function, value, on_late, self._count_call)
+            return await self._threads.asyncio.call(self._function, value, on_late, self._count_call)
         except RuntimeError as exc:
             if _NOT_IN_TRIO not in str(exc) and not ("bad yield" in str(exc) and "trio." in str(exc)):
                 raise
@@ -99,29 +92,7 @@ class FunctionTask:
     async def _call_in_thread(self, value: Any, on_late: OnLateResult) -> Any:
         if self._run_plain is not None:
             return await self._run_plain(lambda: self._function(value))
-        token = trio.lowlevel.current_trio_token()
-        lock = threading.Lock()
-        is_abandoned = False
-        results: list[outcome.Outcome[Any]] = []
-
-        def call() -> None:
-            result: outcome.Outcome[Any] = outcome.capture(self._function, value)
-            with lock:
-                results.append(result)
-                is_late = is_abandoned
-            if is_late:
-                _report_late(token, on_late, result)
-            del result  # Its traceback refers to this frame; see `run_in_thread`.
-
-        try:
-            await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
-        except trio.Cancelled:
-            with lock:
-                is_abandoned = True
-            if results:  # It returned between the cancellation and now.
-                _report_late(token, on_late, results[0])
-            raise
-        return results.pop().unwrap()
+        return await self._threads.plain.call(self._function, value, on_late)
 
 
 def check_threads(slots: int, trials: int) -> None:
@@ -169,11 +140,6 @@ def _await_in_context(awaitable: Any, context: contextvars.Context) -> Generator
             step, value = awaitable.send, (yield message)
         except BaseException as exc:  # noqa: BLE001  # to be thrown into the coroutine
             step, value = awaitable.throw, exc
-
-
-def _report_late(token: trio.lowlevel.TrioToken, on_late: OnLateResult, result: outcome.Outcome[Any]) -> None:
-    with suppress(trio.RunFinishedError):  # The run may be over.
-        token.run_sync_soon(on_late, "succeeded" if isinstance(result, outcome.Value) else "failed")
 
 
 def resolve_loop(function: Callable[..., Any], loop: Loop | None) -> Loop | None:
@@ -254,109 +220,3 @@ def _is_followed(definition: type | types.FunctionType | types.MethodType) -> bo
     """Return whether a function or a class is the user's, or ours; those of other libraries may support both loops."""
     root, file = _root_module(definition), getattr(sys.modules.get(definition.__module__), "__file__", None) or ""
     return root == "evaljournal" or (root not in sys.stdlib_module_names and "site-packages" not in file)
-
-
-class AsyncioThread:
-    """An asyncio loop in its own thread, started when it is first needed and shared by all calls."""
-
-    def __init__(self, *, grace: float, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._grace = grace
-        self._loop = loop
-        """A loop that already runs elsewhere, because clients created in it work in no other; None: one is started."""
-        self._thread: threading.Thread | None = None
-        self._is_closing = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._loop is not None and self._thread is not None:
-            self._is_closing = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            thread = self._thread
-            # The thread is a daemon: if no other thread can be started to wait for it, it is abandoned.
-            with trio.CancelScope(shield=True), trio.move_on_after(self._grace), suppress(RuntimeError):
-                await trio.to_thread.run_sync(thread.join, abandon_on_cancel=True)
-
-    def _start(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(target=self._serve, args=(loop,), name="evaljournal-asyncio", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # The system allows no more threads; the next call tries again.
-                loop.close()
-                raise
-            self._loop, self._thread = loop, thread
-        return self._loop
-
-    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            while not self._is_closing:  # A task may stop the loop that it shares with others, or raise SystemExit in it.
-                with suppress(SystemExit, KeyboardInterrupt):
-                    loop.run_forever()
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            if tasks and loop.run_until_complete(asyncio.wait(tasks, timeout=1))[1]:
-                loop.run_forever()  # A task that ignores its cancellation would spin when it is destroyed, so it is kept.
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        finally:
-            loop.close()
-
-    async def call(
-        self,
-        function: Callable[[Any], Awaitable[Any]],
-        value: Any,
-        on_late: OnLateResult,
-        count_call: Callable[..., None] = lambda *_, **__: None,
-    ) -> Any:
-        """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds.
-
-        `count_call` is called in the thread, with the seconds of a call that returned and whether it has waited for anything.
-        """
-        loop = self._start()
-        token = trio.lowlevel.current_trio_token()
-        done = trio.Event()
-        results: list[outcome.Outcome[Any]] = []
-        tasks: list[asyncio.Task[None]] = []
-        context = contextvars.copy_context()
-        is_abandoned = False
-
-        async def run_function() -> None:
-            turns: list[None] = []
-            loop.call_soon(turns.append, None)  # When the function waits for the first time.
-            start_time = loop.time()
-            try:
-                result: outcome.Outcome[Any] = outcome.Value(await function(value))
-                count_call(loop.time() - start_time, has_waited=bool(turns))
-            except asyncio.CancelledError as exc:
-                error = LeakedCancellation("the task raised asyncio.CancelledError without being cancelled")
-                error.__cause__ = exc
-                result = outcome.Error(error)
-            except BaseException as exc:  # noqa: BLE001  # a SystemExit would end the loop for all other calls
-                result = outcome.Error(exc)
-            if is_abandoned:
-                _report_late(token, on_late, result)
-                return
-            results.append(result)
-            del result  # Its traceback refers to this frame; see `run_in_thread`.
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(done.set)
-
-        def start() -> None:
-            tasks.append(loop.create_task(run_function(), context=context))
-
-        loop.call_soon_threadsafe(start)
-        try:
-            await done.wait()
-        except trio.Cancelled:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-            with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
-                await done.wait()
-            is_abandoned = not done.is_set()
-            if is_abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
-                raise
-            # It returned although it was cancelled: the caller treats the result as late.
-        return results.pop().unwrap()
