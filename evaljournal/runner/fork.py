@@ -95,7 +95,7 @@ def _adapt(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: st
         case RunStarted():
             shards = first_shards(event.merged_from, len(source_run.state.sessions))
             return evolve_fact(event, forked_from=origin, merged_from=shards)
-        case RunFinished() if source_run.state.merged.sessions > len(source_run.state.sessions):
+        case RunFinished() if source_run.state.sessions.merged.sessions > len(source_run.state.sessions):
             return RunStopped(reason="interrupted")
         case RunFinished():
             return evolve_fact(event, head=head)

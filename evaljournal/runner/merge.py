@@ -141,7 +141,7 @@ def _describe(path: Path) -> SourceShard:
         shard=shard,
         run=header.event.run,
         head=sealed_head(path) or verify_journal(path).head,
-        trials=state.planned if state.planned or is_empty else None,
+        trials=state.sessions.planned if state.sessions.planned or is_empty else None,
         sessions=len(state.sessions),
         is_finished=run_finished is not None,
         start=start,
@@ -260,7 +260,7 @@ class _ShardCopier:
             event,
             session=self._journal.lifecycle.sessions + 1,
             settings=changes or None,
-            trials=self._source.planned,
+            trials=self._source.sessions.planned,
             adopted=adopted_fields,
             definition=shard_start.definition if adopted_fields is not None else None,
         )

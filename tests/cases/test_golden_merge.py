@@ -60,11 +60,11 @@ def test_the_golden_merged_run_has_its_figures() -> None:
     """The hash chain is intact, and every retry is reproduced; sessions, outcomes, results and duration are unchanged."""
     state = load(GOLDEN).state
     ends = [event for event in events_of(GOLDEN) if isinstance(event, RunStopped | RunFinished)]
-    figures = state.completed, state.failed, state.attempts, state.planned, round(state.elapsed, 3)
+    figures = state.completed, state.failed, state.attempts, state.sessions.planned, round(state.elapsed, 3)
 
     assert (True, ()) == (verify(GOLDEN).ok, audit(read(GOLDEN), rules=retry_rules).findings)
     assert ["1/3", "1/3", "2/3", ""] == [session.shard for session in state.sessions]
-    assert ["3/3"] == [str(shard) for shard in missing_shards(state.merged.shards)]
+    assert ["3/3"] == [str(shard) for shard in missing_shards(state.sessions.merged.shards)]
     assert [RunStopped, RunStopped, RunStopped, RunFinished] == [type(end) for end in ends]
     assert (10, 2, 19, 12, 15.361) == figures
 

@@ -203,7 +203,7 @@ def test_the_next_call_in_python() -> None:
     """A run from Python that waits for a batch is resumed by a call, which waits; a lost batch is cancelled by a command."""
     waiting = waiting_state()
     assert waiting.started is not None
-    waiting.started = evolve_fact(waiting.started, task="", evaluation="chat")
+    waiting.sessions.started = evolve_fact(waiting.started, task="", evaluation="chat")
 
     assert "run(chat, 'runs/a/1', resume=True)" == next_command(waiting, "runs/a/1")
     waiting.batches[1].state = "incomplete"

@@ -182,7 +182,9 @@ def test_a_budget_without_trials() -> None:
 
     assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.larger_limits(3, 0))
     command = "evaljournal resume r --budget cost=3 --budget output_tokens=4000000 --task FILE.py:NAME"
-    assert command == next_command(RunState(budget=budget, outcome="budget"), "r")
+    state = RunState(budget=budget)
+    state.sessions.outcome = "budget"
+    assert command == next_command(state, "r")
 
 
 def test_unrelated_usage() -> None:

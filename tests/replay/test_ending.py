@@ -352,7 +352,7 @@ def test_interrupted_and_late_attempts() -> None:
 def test_reason_of_a_stop() -> None:
     """The reason of a stop is shown with its details, and with the total number of trials; a full disk is not recorded."""
     state = run_state([*ok("a"), RunStopped(reason="failed_fast")])
-    state.planned = 9
+    state.sessions.planned = 9
 
     assert final_report(state, path="r", detail="401: the\nkey was rejected").startswith(
         "capitals stopped (too many errors): 1 of 9 trials done, in r\n  401: the key was rejected\n"
@@ -436,7 +436,7 @@ def test_the_edit_before_the_next_command(task: str, completed: int, error: dict
     events = [*(event for number in range(completed) for event in ok(f"ok{number}")), *with_error("a", **error)]
     state = run_state([*events, RunFinished(completed=completed, failed=1, withdrawn=0, head="")])
     assert state.started is not None
-    state.started = evolve_fact(state.started, task=task)
+    state.sessions.started = evolve_fact(state.started, task=task)
 
     expected = step.format(edit="correct the model name or the URL", resume="evaljournal resume r")
     assert expected == next_step(state, "r")
@@ -468,15 +468,15 @@ def test_next_command_without_a_task() -> None:
     The path is quoted.
     """
     failed = RunState()
-    failed.outcome, failed.stages["failed"] = "finished", 1
+    failed.sessions.outcome, failed.stages["failed"] = "finished", 1
 
     assert "evaljournal resume 'a b' --task FILE.py:NAME" == next_command(RunState(), "a b")
     assert "evaljournal resume a --retry-failed --task FILE.py:NAME" == next_command(failed, "a")
 
     python = run_state([])
     assert python.started is not None
-    python.started = evolve_fact(python.started, task="")
+    python.sessions.started = evolve_fact(python.started, task="")
     assert 'run(capitals, "it\'s", resume=True)' == next_command(python, "it's")
-    python.started = evolve_fact(python.started, evaluation="x); print(")
-    python.outcome, python.stages["failed"] = "finished", 1
+    python.sessions.started = evolve_fact(python.started, evaluation="x); print(")
+    python.sessions.outcome, python.stages["failed"] = "finished", 1
     assert "run(…, 'a', resume=True, retry_failed=True)" == next_command(python, "a")

@@ -196,7 +196,7 @@ def test_failing_inputs(others: list[Event], text: str) -> None:
     retry = RetryScheduled(trial="a", attempt=2, delay=1.0, reason="unavailable")
     pause = IntakePaused(until=103.0, reason="unavailable")
     state = run_state([START, *queued("a"), *others, attempt_started("a"), failure, retry, pause])
-    state.planned = state.total
+    state.sessions.planned = state.total
 
     assert [text] == [reason.text for reason in reasons(state, now=NOW, total=state.total)]
 

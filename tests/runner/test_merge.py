@@ -69,7 +69,7 @@ def state_of(path: Path) -> tuple[Any, ...]:
 
 def summary(state: RunState) -> tuple[Any, ...]:
     """Return counts, duration and results of a run."""
-    counts = state.completed, state.failed, state.attempts, state.elapsed, state.planned, len(state.sessions)
+    counts = state.completed, state.failed, state.attempts, state.elapsed, state.sessions.planned, len(state.sessions)
     return *counts, state.outcome, outcome(state), dict(state.usage)
 
 
@@ -81,7 +81,7 @@ async def check_equal_to_undivided(path: Path, cases: int, first: int, count: in
     result = await merged(shards, path / "new")
 
     assert outcome(undivided.state) == outcome(result.state)
-    assert ("finished", cases * repeats, []) == (result.state.outcome, result.state.planned, missing_texts(result))
+    assert ("finished", cases * repeats, []) == (result.state.outcome, result.state.sessions.planned, missing_texts(result))
     assert result.state.attempts == undivided.state.attempts
     last = events(path / "new", RunFinished)[-1]
     assert (undivided.state.completed, undivided.state.failed) == (last.completed, last.failed)
@@ -160,11 +160,11 @@ async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
     task.calls.clear()
     resumed = await arun(defined, tmp_path / "new", resume=True, **ON_DISK)
 
-    assert (["1/3"], "interrupted", 0) == (missing_texts(result), result.state.outcome, result.state.planned)
+    assert (["1/3"], "interrupted", 0) == (missing_texts(result), result.state.outcome, result.state.sessions.planned)
     assert ["2/3", "3/3"] == [session.shard for session in result.state.sessions]
     assert set(load(shards[0]).trials) == set(task.calls)
     assert outcome((await merged(shards, tmp_path / "all")).state) == outcome(resumed.state)
-    assert ("finished", 12) == (resumed.state.outcome, resumed.state.planned)
+    assert ("finished", 12) == (resumed.state.outcome, resumed.state.sessions.planned)
     assert () == audit(read(tmp_path / "new"), rules=retry_rules).findings
 
 
@@ -222,10 +222,10 @@ async def test_settings_and_adopted_changes_are_those_of_each_session(tmp_path: 
             await run_shard(old, tmp_path, number, 2)
         path = tmp_path / f"{number}of2"
         state = (await arun(new, path, resume=True, adopt=True, slots=3, **ON_DISK)).state
-        older.append(state.from_older_task)
+        older.append(state.sessions.task_versions.older_outputs)
     result = await merged([tmp_path / "1of2", tmp_path / "2of2"], tmp_path / "new")
 
-    assert 0 < result.state.from_older_task == sum(older)
+    assert 0 < result.state.sessions.task_versions.older_outputs == sum(older)
     assert [2, 3, 2, 3] == session_slots(tmp_path / "new")
 
 
@@ -408,10 +408,10 @@ async def test_a_fork_of_a_merged_run_has_the_shards_up_to_it(tmp_path: Path) ->
 
     assert ("interrupted", ["2/3", "3/3"]) == (
         forked.state.outcome,
-        [str(shard) for shard in missing_shards(forked.state.merged.shards)],
+        [str(shard) for shard in missing_shards(forked.state.sessions.merged.shards)],
     )
     assert ["1/3", "2/3"] == [session.shard for session in inside.state.sessions]
     assert not set(forked.state.trials) & set(task.calls)
     assert ["1/3", ""] == [session.shard for session in resumed.state.sessions]
-    assert (outcome(result.state), 12) == (outcome(resumed.state), resumed.state.planned)
+    assert (outcome(result.state), 12) == (outcome(resumed.state), resumed.state.sessions.planned)
     assert () == audit(read(tmp_path / "fork"), rules=retry_rules).findings

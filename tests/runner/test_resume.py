@@ -298,7 +298,7 @@ async def test_withdrawn_outputs_of_an_older_task_do_not_count(disk: SimulatedDi
     changed.score(defined.scorers["exact"].function)
     outcome = await run_virtual(changed, disk, resume=True, adopt=True, deadline=None)
 
-    assert (2, 6) == (outcome.state.from_older_task, outcome.state.completed)
+    assert (2, 6) == (outcome.state.sessions.task_versions.older_outputs, outcome.state.completed)
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
 
 

@@ -92,7 +92,7 @@ async def test_a_run_of_a_shard_records_it_and_keeps_it(path: Path) -> None:
     assert first.state.started is not None
     assert ("2/8", 100 // 8) == (first.state.started.shard, first.state.settings["slots"])
     assert sorted(names(numbered_cases(30), "2/8")) == sorted(first.state.trials) == sorted(resumed.state.trials)
-    assert len(first.state.trials) == first.state.planned
+    assert len(first.state.trials) == first.state.sessions.planned
     assert "shard" == raised.value.setting
 
 

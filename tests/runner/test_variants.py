@@ -83,7 +83,7 @@ async def test_all_variants_of_a_case_come_before_the_next_case(disk: SimulatedD
         ("case-0@large", "case-0", "large", 1),
         ("case-0@large#2", "case-0", "large", 2),
     ] == [(event.trial, event.case, event.variant, event.repeat) for event in events(disk, TrialEnqueued)[:4]]
-    assert (8, 8, ["mini", "large"]) == (outcome.state.planned, outcome.state.done, list(outcome.state.variants))
+    assert (8, 8, ["mini", "large"]) == (outcome.state.sessions.planned, outcome.state.done, list(outcome.state.variants))
     (started,) = events(disk, RunStarted)
     assert {"mini": {"model": "mini"}, "large": {"model": "large"}} == {
         name: variant["parameters"] for name, variant in started.definition["variants"].items()
@@ -126,7 +126,7 @@ async def test_a_killed_run_with_four_variants_is_resumed_with_a_fifth() -> None
     expected = {(f"case-{n}", model) for n in range(6) for model in (*FOUR, "huge")}
     expected -= {(trial.split("@")[0], trial.split("@")[1]) for trial in done}
     assert dict.fromkeys(expected, 1) == resumed.counts
-    assert (30, 30, 0) == (outcome.state.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert (30, 30, 0) == (outcome.state.sessions.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
     assert ["variant huge (new)"] == [*outcome.state.sessions[-1].adopted]
     assert [] == findings(disk)
 
@@ -143,7 +143,11 @@ async def test_a_changed_variant_runs_only_its_own_trials_again(disk: SimulatedD
     assert any("-" in line and "model: mini" in line for line in rejected.value.changes)
     assert {"mini-2": 6} == second.by_model()
     assert {("changed", 6)} == set(Counter(event.reason for event in events(disk, TrialWithdrawn)).items())
-    assert (24, 0, 0) == (outcome.state.completed, outcome.state.stages["withdrawn"], outcome.state.from_older_task)
+    assert (24, 0, 0) == (
+        outcome.state.completed,
+        outcome.state.stages["withdrawn"],
+        outcome.state.sessions.task_versions.older_outputs,
+    )
     assert [] == findings(disk)
 
 
@@ -157,7 +161,7 @@ async def test_a_removed_variant_is_withdrawn(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(fewer, disk, resume=True, adopt=True)
 
     assert {} == second.by_model()
-    assert (18, 18, 6) == (outcome.state.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert (18, 18, 6) == (outcome.state.sessions.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
     assert {"removed"} == {event.reason for event in events(disk, TrialWithdrawn)}
     assert [] == findings(disk)
 
@@ -235,7 +239,7 @@ async def test_a_run_of_some_variants() -> None:
     defined = calls.define(FOUR)
     outcome = await run_virtual(defined, disk, only_variants=["mini", "large"])
 
-    assert ({"mini": 6, "large": 6}, 12, "") == (calls.by_model(), outcome.state.planned, outcome.stop_reason)
+    assert ({"mini": 6, "large": 6}, 12, "") == (calls.by_model(), outcome.state.sessions.planned, outcome.stop_reason)
     assert "" == (await run_virtual(defined, disk, resume=True, retry_failed=True)).stop_reason
 
 
@@ -260,7 +264,7 @@ async def test_a_session_of_some_variants() -> None:
     outcome = await run_virtual(calls.define(FOUR), disk, resume=True, only_variants="mini")
 
     assert ({"mini"}, "interrupted") == (set(calls.by_model()), outcome.stop_reason)
-    assert (6, 24) == (outcome.state.variants["mini"].done, outcome.state.planned)
+    assert (6, 24) == (outcome.state.variants["mini"].done, outcome.state.sessions.planned)
     assert "interrupted" == events(disk, RunStopped)[-1].reason
     last = await run_virtual(remaining_calls.define(FOUR), disk, resume=True)
     assert ({"nano", "medium", "large"}, 24, "") == (set(remaining_calls.by_model()), last.state.completed, last.stop_reason)
@@ -284,7 +288,7 @@ async def test_more_than_a_thousand_variants_need_a_confirmation(disk: Simulated
         await run_virtual(Calls().define(many, cases=1), disk)
     outcome = await run_virtual(Calls().define(many, cases=1), disk, yes=True, deadline=0.5)
 
-    assert (1_001, "deadline") == (outcome.state.planned, outcome.stop_reason)
+    assert (1_001, "deadline") == (outcome.state.sessions.planned, outcome.stop_reason)
 
 
 def test_a_definition_that_is_a_blob(path: Path) -> None:

@@ -171,10 +171,12 @@ class Auditor:
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
-        if self._state.merged and self._state.merged.is_first(event.session):
+        if self._state.sessions.merged and self._state.sessions.merged.is_first(event.session):
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
         self._starts = StartRules(self._state)
-        self._limits.begin_session(record, is_new_run=bool(self._state.merged) and self._state.merged.is_first(event.session))
+        self._limits.begin_session(
+            record, is_new_run=bool(self._state.sessions.merged) and self._state.sessions.merged.is_first(event.session)
+        )
         for per_session in (self._slots, self._calls, self._output_times, self._probes):
             per_session.clear()
         self._retry_rules = self._rules_of(event)

@@ -101,7 +101,7 @@ class Content:
             count_change = abs(state.recovered - self._recovered_trials) or state.repeated_calls - self._repeated_calls
             self._recovered_trials, self._repeated_calls = state.recovered, state.repeated_calls
         elif kind in _LIMIT_EVENTS:
-            self._planned_trials = state.planned
+            self._planned_trials = state.sessions.planned
             if state.limit != self._limit:
                 self._limit = state.limit
                 self.limits.append((record.seq, self._limit))

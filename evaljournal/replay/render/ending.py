@@ -122,7 +122,7 @@ def total_trials(state: RunState) -> int | None:
     """Return how many trials a run has, including those not enqueued yet; None if unknown."""
     if state.outcome == "finished":
         return state.total
-    return max(state.total, state.planned) if state.planned else None
+    return max(state.total, state.sessions.planned) if state.sessions.planned else None
 
 
 def larger_limits(state: RunState) -> dict[str, float]:
@@ -305,7 +305,7 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
     parts = [summary_text.trials_text(state)]
     if state.sessions:
         sessions = f" in {plural(len(state.sessions), 'session')}" if len(state.sessions) > 1 else ""
-        shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
+        shards = f", merged from {plural(len(state.sessions.merged.shards), 'shard')}" if state.sessions.merged else ""
         parts.append(f"took {duration(state.elapsed)}{sessions}{shards}")
     yield " · ".join(parts)
     if waits := summary_text.waits_text(state):
@@ -380,8 +380,8 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
     if state.late_returns:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
-    if state.recoveries:
-        yield f"the journal was repaired {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
+    if recoveries := state.sessions.recoveries:
+        yield f"the journal was repaired {plural(recoveries, 'time')} after a crash; unfinished bytes are in torn/"
 
 
 def _reusable_steps(state: RunState) -> int:

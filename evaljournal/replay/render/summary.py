@@ -125,7 +125,7 @@ def variant_result(state: RunState, totals: Totals) -> str:
 
     How many trials a variant has is known when all trials of the run are enqueued.
     """
-    is_total_known = state.outcome == "finished" or 0 < state.planned <= state.total
+    is_total_known = state.outcome == "finished" or 0 < state.sessions.planned <= state.total
     parts = [f"{totals.done:,} of {totals.total:,} done" if is_total_known else f"{totals.done:,} done"]
     if totals.failed:
         parts.append(plural(totals.failed, "error"))
@@ -263,10 +263,10 @@ def adopted_lines(state: RunState) -> Iterator[str]:
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
-    if state.from_older_task:
+    if state.sessions.task_versions.older_outputs:
         outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
-        verb = "is" if state.from_older_task == 1 else "are"
-        yield f"{state.from_older_task:,} of {outputs} {verb} from an older version of the task"
+        verb = "is" if state.sessions.task_versions.older_outputs == 1 else "are"
+        yield f"{state.sessions.task_versions.older_outputs:,} of {outputs} {verb} from an older version of the task"
 
 
 def version_notes(state: RunState) -> Iterator[str]:

@@ -159,8 +159,10 @@ def _check_uniform(name: str, side: Side) -> None:
     state = side.state
     if state.outcome != "finished":
         raise NotComparable(f"{name} is not finished")
-    if state.from_older_task:
-        raise NotComparable(f"{name} has {state.from_older_task:,} outputs of an older version of the task")
+    if state.sessions.task_versions.older_outputs:
+        raise NotComparable(
+            f"{name} has {state.sessions.task_versions.older_outputs:,} outputs of an older version of the task"
+        )
     for scorer, tally in side.totals.scores.items():
         if tally.versions > 1:
             raise NotComparable(

@@ -53,10 +53,12 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         elapsed=state.elapsed,
         crashes=crashes(state),
         outcome=state.outcome or None,
-        planned_trials=state.planned,
-        missing_shards=[] if state.outcome == "finished" else [str(shard) for shard in missing_shards(state.merged.shards)],
+        planned_trials=state.sessions.planned,
+        missing_shards=[]
+        if state.outcome == "finished"
+        else [str(shard) for shard in missing_shards(state.sessions.merged.shards)],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
-        from_older_task=state.from_older_task,
+        from_older_task=state.sessions.task_versions.older_outputs,
         models=models_of(state),
         warnings=warnings_of(state),
         trials=_trials(state),
@@ -159,7 +161,7 @@ def forked_sessions(state: RunState) -> set[int]:
     """Return the sessions that were still running where the run, or a shard of it, was forked from another."""
     sessions = set[int]()
     own_origin = state.started.forked_from if state.started else None
-    for session_count, newest_origin in [(0, own_origin), *state.merged.origins()]:
+    for session_count, newest_origin in [(0, own_origin), *state.sessions.merged.origins()]:
         origin = newest_origin
         while isinstance(origin, dict):
             if isinstance(session := origin.get("session"), int):

@@ -127,7 +127,7 @@ def pause_reason(state: RunState, pause: Pause) -> str:
 
     If outputs were returned, and only trials that have failed are left, their inputs may be the reason, not the endpoint.
     """
-    is_last = not state.stages["queued"] and 0 < state.planned <= state.total
+    is_last = not state.stages["queued"] and 0 < state.sessions.planned <= state.total
     if pause.reason == "unavailable" and is_last and state.outputs:
         return "only trials that have failed are left"
     return PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)

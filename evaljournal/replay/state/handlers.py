@@ -1,9 +1,19 @@
-"""Dispatch of events to methods by name: an event of type `trial_scored` is applied by the method `_on_trial_scored`."""
+"""Dispatch of events to methods by name: an event of type `trial_scored` is applied by the method `_on_trial_scored`.
+
+A state consists of projections: objects that each answer one question, with one method per event that they need. The table
+knows which of their methods an event calls. It promises two things:
+
+- Methods of one event are called in a fixed order of the projections, whenever each of them was attached, because some read
+  what others have just changed.
+- A projection that is attached with its first event costs nothing before it, not even a check.
+"""
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from evaljournal.journal import Event
+from evaljournal.journal.events import Extension
 from evaljournal.journal.format.codec import TYPE_NAMES
 
 _PREFIX = "_on_"
@@ -15,3 +25,54 @@ def handlers(cls: type) -> dict[type[Event], Callable[..., Any]]:
     if unknown_names := methods.keys() - TYPE_NAMES.values():
         raise TypeError(f"{cls.__name__} has handlers of unknown events: {', '.join(sorted(unknown_names))}")
     return {kind: methods[name] for kind, name in TYPE_NAMES.items() if name in methods}
+
+
+class EventTable(dict[type[Event], tuple[MethodType, ...]]):
+    """Event type → the bound methods that apply it, in order. Copies of a state have tables of their own."""
+
+    def __init__(self, order: tuple[type, ...]) -> None:
+        """`order` has the classes of the projections: of two methods, that of the earlier class is called first."""
+        super().__init__(dict.fromkeys((*TYPE_NAMES, Extension), ()))
+        self._order = order
+
+    def attach(self, projection: object) -> None:
+        """Call a projection for its events from now on."""
+        for kind, method in handlers(type(projection)).items():
+            self._add(kind, MethodType(method, projection))
+
+    def attach_at(self, projection: object, *kinds: type[Event]) -> None:
+        """Attach a projection with the first event of one of these types."""
+        first_event = _FirstEvent(self, projection, kinds)
+        for kind in kinds:
+            self._add(kind, MethodType(_FirstEvent.attach, first_event))
+
+    def detach(self, projection: object) -> None:
+        """Call a projection no longer."""
+        for kind, methods in self.items():
+            self[kind] = tuple(method for method in methods if method.__self__ is not projection)
+
+    def attached(self) -> set[type]:
+        """Return the classes of the projections that are called."""
+        return {type(method.__self__) for methods in self.values() for method in methods} - {_FirstEvent}
+
+    def _add(self, kind: type[Event], method: MethodType) -> None:
+        self[kind] = tuple(sorted((*self[kind], method), key=self._position))
+
+    def _position(self, method: MethodType) -> int:
+        owner = method.__self__
+        return self._order.index(type(owner.projection if isinstance(owner, _FirstEvent) else owner))
+
+
+class _FirstEvent:
+    """Stands for a projection in the table until its first event."""
+
+    def __init__(self, table: EventTable, projection: object, kinds: tuple[type[Event], ...]) -> None:
+        self.table = table
+        self.projection = projection
+        self.kinds = kinds
+
+    def attach(self, event: Event, record: Any) -> None:
+        """Attach the projection, and let it apply the event."""
+        self.table.detach(self)
+        self.table.attach(self.projection)
+        handlers(type(self.projection))[type(event)](self.projection, event, record)

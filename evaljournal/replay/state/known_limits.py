@@ -49,16 +49,6 @@ def is_valid(limit: RateLimitSeen) -> bool:
     return 0 < limit.size < _INFINITY and 0 < limit.window < _INFINITY
 
 
-def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
-    """Return the seconds that periods cover together; they may overlap."""
-    seconds, covered_until = 0.0, -_INFINITY
-    for start, end in sorted(periods):
-        if end > covered_until:
-            seconds += end - max(start, covered_until)
-            covered_until = end
-    return seconds
-
-
 @attrs.frozen
 class CallRate:
     """The rate of calls that a known limit allows."""

@@ -10,7 +10,7 @@ import math
 import sys
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
@@ -18,20 +18,18 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.batches import BatchLines
-from evaljournal.replay.definition import changed_files, changes, code_version, identity
 from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.batches import BatchState
 from evaljournal.replay.state.budget import Budget
-from evaljournal.replay.state.handlers import handlers
-from evaljournal.replay.state.known_limits import KNOWN_LIMIT, RecordedLimits, covered_seconds
+from evaljournal.replay.state.handlers import EventTable
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT, RecordedLimits
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.pauses import Pause, PausedTime
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
-from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, seconds_between
-from evaljournal.replay.state.shards import MergedShards
+from evaljournal.replay.state.sessions import Sessions, covered_seconds
 from evaljournal.replay.state.slot_use import SlotUse
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
-from evaljournal.replay.state.totals import Totals, Variants, VersionLog
+from evaljournal.replay.state.totals import Totals, Variants
 from evaljournal.replay.state.trial import (
     NO_SLOT,
     WORKER_ENDS,
@@ -42,6 +40,7 @@ from evaljournal.replay.state.trial import (
     pack_input,
 )
 from evaljournal.replay.state.usage import add, cost_of, noted_usage, subtract, unpriced_models
+from evaljournal.replay.state.versions import TaskVersions
 from evaljournal.replay.state.workers import WORKER_ENDED, WorkerTotals
 from evaljournal.replay.text import as_words
 
@@ -71,30 +70,14 @@ class RunState(Totals):
     seq: int = 0
     at: str = ""
     t: float = 0.0
-    _previous_t: float = 0.0
-    """`t` of the previous record; at the start of a session, the last of the previous session."""
-    _periods: list[tuple[float, float]] = attrs.field(factory=list[tuple[float, float]])
-    """Start and end of the sessions before the current one, in seconds; those of a merged run may overlap."""
-    _session_start: float = 0.0
-    """When `t` of the current session was 0: at the end of the previous one, or, in a merged run, by its wall time."""
-    _end_t: float | None = None
-    """`t` of the record that ended the current session; the seal after it does not count."""
     head: str = ""
     """The hash of the last record."""
-    started: events.RunStarted | None = None
-    """The definition of the run, with adopted changes applied."""
-    merged: MergedShards = attrs.field(factory=MergedShards)
-    """The shards that were merged into it."""
-    planned: int = 0
-    """Planned number of trials; 0 if unknown."""
-    settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
-    sessions: list[SessionState] = attrs.field(factory=list[SessionState])
     done_before: int = 0
     """Trials that were done when the current session started."""
-    outcome: str = ""
-    """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
+    sessions: Sessions = attrs.field(init=False)
+    _table: EventTable = attrs.field(init=False)
     workers: defaultdict[str, WorkerTotals] = attrs.field(factory=lambda: defaultdict(WorkerTotals))
     """By name; empty if all attempts ran in the process of the run."""
     variants: Variants = attrs.field(factory=Variants)
@@ -116,11 +99,6 @@ class RunState(Totals):
     one for each attempt, which may have made more."""
     late_returns: int = 0
     """Attempts that returned after they had timed out or been abandoned."""
-    from_older_task: int = 0
-    """Current outputs from an older version of the task."""
-    _task_versions: VersionLog = attrs.field(factory=VersionLog)
-    _task_version: str = ""
-    """The version that was adopted last; empty if there is only one."""
     outputs: int = 0
     """Attempts that returned an output."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
@@ -156,9 +134,6 @@ class RunState(Totals):
     """Trials whose last attempt used a line of a batch and was interrupted: nothing was called, so nothing is repeated."""
 
     steps: RunSteps = attrs.field(factory=RunSteps)
-    _previous_end: float = 0.0
-    """`t` of the last record of the previous session."""
-
     scorer_calls: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
     """Trial and scorer → the call in flight."""
     delayed_calls: dict[tuple[str, str], float] = attrs.field(factory=dict[tuple[str, str], float])
@@ -203,15 +178,19 @@ class RunState(Totals):
     """The declared and advertised rate limits, and what calls took from them."""
     _running_keys: dict[str, str | None] = attrs.field(factory=dict[str, str | None])
     """Trial → the rate-limit key of its attempt in flight, if not empty; None if it uses a line of a batch."""
-    recoveries: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.sessions = Sessions(TaskVersions(self.trials))
+        self._table = EventTable(_ORDER)
+        for projection in (self, self.sessions, self.sessions.task_versions):
+            self._table.attach(projection)
 
     def apply(self, record: Record) -> None:
         """Update the state with the next record."""
-        self._previous_t = self.t
+        self.sessions.previous_t = self.t
         self.seq, self.at, self.t, event, _, self.head, _, _ = record
-        handler = _HANDLERS.get(event.__class__)
-        if handler is not None:
-            handler(self, event, record)
+        for handle in self._table[event.__class__]:
+            handle(event, record)
         if self.batches:
             self.batch_lines.advance(event)
         if self.budget is not None:
@@ -221,15 +200,23 @@ class RunState(Totals):
 
     @property
     def elapsed(self) -> float:
-        """Seconds of all sessions up to the last record; the time between sessions does not count.
+        """Seconds of all sessions up to the last record; the time between sessions does not count."""
+        return self.sessions.elapsed(self.t)
 
-        Of a merged run, it is the wall time of its shards, which may have run at the same time.
-        """
-        return round(covered_seconds([*self._periods, self._current_period(self.t)]), 6)
+    @property
+    def started(self) -> events.RunStarted | None:
+        """The definition of the run, with adopted changes applied."""
+        return self.sessions.started
 
-    def _current_period(self, t: float) -> tuple[float, float]:
-        """Return the start and the end of the current session, whose last record is at `t`."""
-        return self._session_start, self._session_start + (t if self._end_t is None else self._end_t)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the last session."""
+        return self.sessions.settings
+
+    @property
+    def outcome(self) -> str:
+        """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
+        return self.sessions.outcome
 
     @property
     def limit(self) -> int | None:
@@ -317,43 +304,21 @@ class RunState(Totals):
         trial.stage = stage
 
     def _on_run_started(self, event: events.RunStarted, _: Record) -> None:
-        self.started = event
-        self.merged = MergedShards(event)
-        self.planned = event.trials
-        self.settings = dict(event.settings)
         self._noted_answers.use_settings(self.settings)
         self.scores.set_versions(event.scorers)
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         for trial, end_t in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
-            self.backing_off[trial] = max(0.0, end_t - self._previous_t)
-        if self.sessions:
-            self._periods.append(self._current_period(self._previous_t))
-            self._session_start = self._periods[-1][1]
-        shard = self.merged.of_session(event.session)
-        if self.merged:
-            first_at = self.sessions[0].at if self.sessions else record.at
-            self._session_start = seconds_between(first_at, record.at) - record.t
-        self._end_t, self._previous_end = None, self._previous_t
+            self.backing_off[trial] = max(0.0, end_t - self.sessions.previous_end)
         self.steps.before_session, self.done_before = self.steps.executed, self.done
-        session = SessionState(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
-        session.shard = str(shard or "")
-        self.sessions.append(session)
-        if event.git and self.started is not None:
-            environment = {**self.started.environment, "git": event.git}
-            self.started = evolve_fact(self.started, environment=environment)
-        if event.adopted is not None:
-            self._adopt(event.adopted, event.definition, record)
-        self.settings.update(event.settings or {})
+        if self.sessions.adoption is not None:
+            self._adopt(*self.sessions.adoption, record)
         self._noted_answers.use_settings(self.settings)
         self._begin_budget(event.session)
-        if shard is None:
-            self.planned = event.trials or self.planned
-        self.outcome = ""
         self.last_error = self.stopping_scorer = None
         self.repeated_errors.clear()
         self.done_at = 0.0
-        self._paused_time.count(self.pauses, self._previous_t)
+        self._paused_time.count(self.pauses, self.sessions.previous_end)
         self._paused_time.begin_session()
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
@@ -363,57 +328,26 @@ class RunState(Totals):
         self._idle_since = 0.0
         self.scorer_keys.clear()
         self.scorer_errors.clear()
-        is_new_run = bool(self.merged) and self.merged.is_first(event.session)
-        self.known_limits.begin_session(record.at, record.t, is_new_run=is_new_run)
+        self.known_limits.begin_session(record.at, record.t, is_new_run=self.sessions.is_first_of_shard)
 
     def _begin_budget(self, session: int) -> None:
         """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
-        if self.merged and self.merged.is_first(session):
+        if self.sessions.is_first_of_shard:
             self.budget = None
         if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
             self.budget = Budget()
-            if self.merged.of_session(session) is None:
+            if self.sessions.merged.of_session(session) is None:
                 self.budget.spend(self.usage)
         if self.budget is not None:
             called_trials = (trial for (trial, _), call in self.scorer_calls.items() if call.key is not None)
             self.budget.begin_session(self.settings, dict.fromkeys(called_trials))
 
-    def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
-        if self.started is None or not isinstance(adopted_fields, dict):
-            return
-        old_start = self.started
-        new_fields = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
-        new_fields = {name: value for name, value in new_fields.items() if _is_like(value, getattr(old_start, name))}
-        new_fields["definition"] = old_start.definition if definition is None else definition
-        new_start = evolve_fact(old_start, **new_fields)
-        self.sessions[-1].adopted = tuple(changes(identity(old_start), identity(new_start)))
-        self.started = new_start
+    def _adopt(self, old_start: events.RunStarted, new_start: events.RunStarted, record: Record) -> None:
         self.scores.set_versions(new_start.scorers)
-        if old_start.is_replacement:
-            return  # What the trials so far were run with is unknown; the user has named it now.
-        location = record.segment, record.offset
-        self.variants.adopt(old_start.definition, new_start.definition, location)
-        has_changed_files = changed_files(old_start.definition, new_start.definition)
-        if new_start.task_fingerprint != old_start.task_fingerprint or has_changed_files:
+        if not old_start.is_replacement:
+            self.variants.adopt(old_start.definition, new_start.definition, (record.segment, record.offset))
+        if self.sessions.has_new_task:
             self.steps.open.clear()
-            self._task_versions.change(location, f"{old_start.task_fingerprint} {code_version(old_start.definition)}")
-            self._task_version = f"{new_start.task_fingerprint} {code_version(new_start.definition)}"
-            current_trials = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
-            self.from_older_task = sum(map(self._is_from_older_task, current_trials))
-
-    def _is_from_older_task(self, trial: TrialState) -> bool:
-        location = trial.output_location
-        return location is not None and self._task_versions.is_older(location, self._task_version)
-
-    @property
-    def task_versions(self) -> int:
-        """Number of versions of the task, including the files that it depends on."""
-        return len(self._task_versions.versions(self._task_version))
-
-    def task_version(self, trial: TrialState) -> int | None:
-        """Return the number of the version of the task that a trial's output is from, from 1; None without an output."""
-        location = trial.output_location
-        return None if location is None else self._task_versions.number(location, self._task_version)
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
         old_trial = self.trials.get(event.trial)
@@ -581,7 +515,7 @@ class RunState(Totals):
         self.interrupted += not is_uncalled
         (self.uncalled_trials if is_uncalled else self.interrupted_trials).add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
-            elapsed = max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
+            elapsed = max(0.0, self.sessions.previous_end - start) if event.elapsed is None else event.elapsed
             steps.spend(self._without_waits(event.trial, elapsed), resets_timeout=True)
         self._add_unproductive_usage(event.trial)
 
@@ -710,7 +644,6 @@ class RunState(Totals):
         self._count_answer(trial, -1)
         self._move(event.trial, trial, "withdrawn")
         self.steps.end(event.trial)
-        self.from_older_task -= self._is_from_older_task(trial)
         self.scores.remove(event.trial, trial)
 
     def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
@@ -791,20 +724,15 @@ class RunState(Totals):
         batch.results, batch.missing, batch.unused = event.results, event.missing, event.unused
         batch.prepared = evolve_fact(batch.prepared, trials=[])
 
-    def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
+    def _on_segment_opened(self, _: events.SegmentOpened | events.JournalRecovered, __: Record) -> None:
         """Ignore `t`: the record may precede `session_started`, and its `t` is then that of the next session."""
-        self.t = self._previous_t
-        self.recoveries += isinstance(event, events.JournalRecovered)
+        self.t = self.sessions.previous_t
 
     _on_journal_recovered = _on_segment_opened
 
-    def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
-        outcome = event.reason if isinstance(event, events.RunStopped) else "finished"
-        self.outcome, self._end_t = outcome, self.t
+    def _on_run_stopped(self, _: events.RunStopped | events.RunFinished, __: Record) -> None:
         self._paused_time.count(self.pauses, self.t)
         self.pauses.clear()
-        if self.sessions:
-            self.sessions[-1].outcome = outcome
 
     _on_run_finished = _on_run_stopped
 
@@ -827,13 +755,8 @@ class RunState(Totals):
             add(self.usage_without_output, part)
 
 
-_HANDLERS: Final = handlers(RunState)
-
-
-def _is_like(value: Any, old_value: str | Mapping[str, str]) -> bool:
-    """Return whether an adopted value has the type of the old one: text, or a mapping to text; a foreign run may have any."""
-    texts = [value] if isinstance(old_value, str) else value.values() if isinstance(value, Mapping) else [None]
-    return all(isinstance(text, str) for text in texts)
+_ORDER: Final = (Sessions, TaskVersions, RunState)
+"""The projections in the order in which they apply an event."""
 
 
 def fold(records: Iterable[Record], *, at: int | None = None, state: RunState | None = None) -> RunState:

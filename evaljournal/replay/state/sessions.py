@@ -1,12 +1,20 @@
-"""The sessions of a run: the changes that each adopted, and their position on one axis."""
+"""The sessions of a run: the definition and the settings that apply, the changes that each adopted, and their times.
 
+`Sessions` is the first of the projections of a state: the others read the settings, the definition and the end of the previous
+session from it when a session starts, so it must already know the new one.
+"""
+
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.definition import changes, identity
 from evaljournal.replay.state.shards import MergedShards
+from evaljournal.replay.state.versions import TaskVersions
 
 IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
 """The fields of `RunStarted` that may change only if the user adopts the change."""
@@ -14,6 +22,7 @@ IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint
 _RUN_EVENTS = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_RUN_EVENTS})
 """Events that may be recorded outside a session; they have no position on the axis."""
+_INFINITY: Final = float("inf")
 
 
 @attrs.define
@@ -36,6 +45,127 @@ class SessionState:
 def seconds_between(start: str, end: str) -> float:
     """Return the seconds between two wall times."""
     return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds that periods cover together; they may overlap."""
+    seconds, covered_until = 0.0, -_INFINITY
+    for start, end in sorted(periods):
+        if end > covered_until:
+            seconds += end - max(start, covered_until)
+            covered_until = end
+    return seconds
+
+
+class Sessions(list[SessionState]):
+    """Which sessions has the run had, what do the definition and the settings say now, and how did the last session end?"""
+
+    def __init__(self, task_versions: TaskVersions) -> None:
+        super().__init__()
+        self.task_versions = task_versions
+        self.started: events.RunStarted | None = None
+        """The definition of the run, with adopted changes applied."""
+        self.merged = MergedShards()
+        """The shards that were merged into it."""
+        self.planned = 0
+        """Planned number of trials; 0 if unknown."""
+        self.settings: dict[str, Any] = {}
+        self.outcome = ""
+        """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
+        self.recoveries = 0
+        self.adoption: tuple[events.RunStarted, events.RunStarted] | None = None
+        """The definition before and after the changes that the current session adopted; None if it adopted none."""
+        self.has_new_task = False
+        """Whether the task is one of these changes."""
+        self.previous_t = 0.0
+        """`t` of the record before the last one; set with every record, because `t` restarts with a session."""
+        self.previous_end = 0.0
+        """`t` of the last record of the previous session."""
+        self._periods: list[tuple[float, float]] = []
+        """Start and end of the sessions before the current one, in seconds; those of a merged run may overlap."""
+        self._start = 0.0
+        """When `t` of the current session was 0: at the end of the previous one, or, in a merged run, by its wall time."""
+        self._end_t: float | None = None
+        """`t` of the record that ended the current session; the seal after it does not count."""
+
+    def elapsed(self, t: float) -> float:
+        """Return the seconds of all sessions, of which the last is at `t`; the time between sessions does not count.
+
+        Of a merged run, it is the wall time of its shards, which may have run at the same time.
+        """
+        return round(covered_seconds([*self._periods, self._current_period(t)]), 6)
+
+    def _current_period(self, t: float) -> tuple[float, float]:
+        """Return the start and the end of the current session, whose last record is at `t`."""
+        return self._start, self._start + (t if self._end_t is None else self._end_t)
+
+    @property
+    def is_first_of_shard(self) -> bool:
+        """Whether the current session is the first of a shard, or the first after all shards, of a merged run."""
+        return bool(self.merged) and self.merged.is_first(self[-1].number)
+
+    def _on_run_started(self, event: events.RunStarted, _: Record) -> None:
+        self.started = event
+        self.merged = MergedShards(event)
+        self.planned = event.trials
+        self.settings = dict(event.settings)
+
+    def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
+        self.previous_end = self.previous_t
+        if self:
+            self._periods.append(self._current_period(self.previous_end))
+            self._start = self._periods[-1][1]
+        shard = self.merged.of_session(event.session)
+        if self.merged:
+            first_at = self[0].at if self else record.at
+            self._start = seconds_between(first_at, record.at) - record.t
+        self._end_t = None
+
+        session = SessionState(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
+        session.shard = str(shard or "")
+        self.append(session)
+        self.outcome = ""
+
+        if event.git and self.started is not None:
+            environment = {**self.started.environment, "git": event.git}
+            self.started = evolve_fact(self.started, environment=environment)
+        self.adoption, self.has_new_task = None, False
+        if event.adopted is not None:
+            self._adopt(event.adopted, event.definition, record)
+        self.settings.update(event.settings or {})
+        if shard is None:
+            self.planned = event.trials or self.planned
+
+    def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
+        if self.started is None or not isinstance(adopted_fields, dict):
+            return
+        old_start = self.started
+        new_fields = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
+        new_fields = {name: value for name, value in new_fields.items() if _is_like(value, getattr(old_start, name))}
+        new_fields["definition"] = old_start.definition if definition is None else definition
+        new_start = self.started = evolve_fact(old_start, **new_fields)
+
+        self.adoption = old_start, new_start
+        self[-1].adopted = tuple(changes(identity(old_start), identity(new_start)))
+        if not old_start.is_replacement:  # Otherwise it is unknown what the trials so far were run with.
+            self.has_new_task = self.task_versions.adopt(old_start, new_start, (record.segment, record.offset))
+
+    def _on_journal_recovered(self, _: events.JournalRecovered, __: Record) -> None:
+        self.recoveries += 1
+
+    def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
+        self.outcome = event.reason if isinstance(event, events.RunStopped) else "finished"
+        self._end_t = record.t
+        if self:
+            self[-1].outcome = self.outcome
+
+    _on_run_finished = _on_run_stopped
+
+
+def _is_like(value: Any, old_value: str | Mapping[str, str]) -> bool:
+    """Return whether an adopted value has the type of the old one: text, or a mapping to text; a foreign run may have any."""
+    texts = [value] if isinstance(old_value, str) else value.values() if isinstance(value, Mapping) else [None]
+    return all(isinstance(text, str) for text in texts)
 
 
 @attrs.define

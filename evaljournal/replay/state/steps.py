@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.known_limits import covered_seconds
+from evaljournal.replay.state.sessions import covered_seconds
 from evaljournal.replay.state.trial import WORKER_ENDS, TrialState, pack_location
 from evaljournal.replay.state.usage import add
 

@@ -1,6 +1,5 @@
-"""Sums over the trials of a run and of its variants, and the versions of its task and variants."""
+"""Sums over the trials of a run and of its variants."""
 
-import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,34 +11,7 @@ from evaljournal.replay.definition import variant_fingerprints
 from evaljournal.replay.state.answers import NotedAnswer
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.trial import Location, TrialState
-
-
-class VersionLog:
-    """The fingerprints that a task or a variant had before each of its changes."""
-
-    def __init__(self) -> None:
-        self._changes: list[tuple[Location, str]] = []
-        """Location of each change, and the fingerprint before it."""
-
-    def change(self, location: Location, old_fingerprint: str) -> None:
-        """Add a change that is later than all others."""
-        self._changes.append((location, old_fingerprint))
-
-    def is_older(self, location: Location, fingerprint: str) -> bool:
-        """Return whether the version in force at a record differs from the current one, which has this fingerprint."""
-        return self._fingerprint_at(location, fingerprint) != fingerprint
-
-    def number(self, location: Location, fingerprint: str) -> int:
-        """Return the number of the version in force at a record, from 1; the current one has this fingerprint."""
-        return self.versions(fingerprint).index(self._fingerprint_at(location, fingerprint)) + 1
-
-    def versions(self, fingerprint: str) -> list[str]:
-        """Return the fingerprints of the different versions, in order; the current one has this fingerprint."""
-        return list(dict.fromkeys([*(version for _, version in self._changes), fingerprint]))
-
-    def _fingerprint_at(self, location: Location, fingerprint: str) -> str:
-        index = bisect.bisect_right(self._changes, (location, ""))
-        return self._changes[index][1] if index < len(self._changes) else fingerprint
+from evaljournal.replay.state.versions import VersionLog
 
 
 @attrs.define(eq=False)

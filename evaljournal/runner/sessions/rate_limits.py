@@ -231,7 +231,7 @@ def policy_maker(
 ) -> Callable[[str], KeyPolicy]:
     """Return a function that makes the policy of a rate-limit key."""
     state = recorder.state
-    make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.planned or None))
+    make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.sessions.planned or None))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
 
     def policy(key: str) -> KeyPolicy:

@@ -119,7 +119,7 @@ class Rescoring(Session):
         if any(scorer.workers for scorer in scorers.values()):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
         slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
-        new_start = evolve_fact(recorded_start, trials=state.planned, settings={"scorer_slots": slots})
+        new_start = evolve_fact(recorded_start, trials=state.sessions.planned, settings={"scorer_slots": slots})
         return Plan(settings, (), new_start, slots, self.evaluation, keys, (), self.overrides.get("slots"))
 
     def _check_batches(self, settings: Settings) -> None:
@@ -207,7 +207,7 @@ def _is_finished(state: RunState) -> bool:
     """Return whether every trial is done, even if a later re-scoring was stopped."""
     own_outcomes = [session.outcome for session in state.sessions if not session.shard]
     shard_outcomes = [session.outcome for session in state.sessions if session.shard]
-    return "finished" in [*own_outcomes, *shard_outcomes[-1:]] and state.done >= max(state.total, state.planned)
+    return "finished" in [*own_outcomes, *shard_outcomes[-1:]] and state.done >= max(state.total, state.sessions.planned)
 
 
 class _Outputs:

@@ -365,7 +365,7 @@ class Session:
 
     def _record_end(self, recorder: Recorder, trials: TrialSource, executor: TrialExecutor) -> Outcome:
         state, reason, detail = recorder.state, executor.shutdown.reason, executor.shutdown.detail
-        is_planned = 0 < state.total == state.planned
+        is_planned = 0 < state.total == state.sessions.planned
         is_partial = bool(self.only_variants) or self.options.trials is not None
         is_complete = is_planned or (trials.is_closed and not is_partial)  # The last trial may end after a stop.
         if is_partial and reason is None and not (is_complete and state.done == state.total):
@@ -413,7 +413,7 @@ class Session:
                 host=environment.host,
                 boot_id=environment.boot_id,
                 settings=new_settings or None,
-                trials=0 if run_started.trials == state.planned else run_started.trials,
+                trials=0 if run_started.trials == state.sessions.planned else run_started.trials,
                 adopted=changes,
                 definition=run_started.definition if changes is not None else None,
                 git="" if git == old_git else git,

@@ -164,7 +164,11 @@ def _describe(view: LoadedRun, side: Side) -> str:
     total = total_trials(state) if side.variant is None else totals.total
     total_text = "" if total is None else f" of {total:,}"
     cost_text = "" if cost is None else f", {money(cost)}"
-    note = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
+    note = (
+        f"; {plural(state.sessions.task_versions.older_outputs, 'output')} from an older version of the task"
+        if state.sessions.task_versions.older_outputs
+        else ""
+    )
     return f"{name}, {short_ending(view)}, {counts}{total_text}{cost_text}{note}"
 
 

@@ -137,7 +137,7 @@ def show(  # noqa: PLR0917  # the options
             labels = []
             echo(f"no labels: {render(exc)}", err=True)
         if as_json:
-            version = view.state.task_version(view.state.trials[trial_details.trial])
+            version = view.state.sessions.task_versions.number(view.state.trials[trial_details.trial])
             label_fields = [view_json(label) for label in labels]
             _print_json(path, problem, **_trial_json(trial_details), labels=label_fields, task_version=version)
         else:
@@ -212,7 +212,10 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, fail
     rows = read_values(view.path, state.trials, names)
     if as_json:
         entries = [
-            {**_entry(state.trials[values.trial], values), "task_version": state.task_version(state.trials[values.trial])}
+            {
+                **_entry(state.trials[values.trial], values),
+                "task_version": state.sessions.task_versions.number(state.trials[values.trial]),
+            }
             for values in rows
         ]
         _print_json(view.path, view.problem, trials=entries)
@@ -228,7 +231,7 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, fail
 
 def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialValues]) -> None:
     """Print a table of trials: scores, output, expected output and input, the texts as wide as the terminal allows."""
-    scorers, has_versions = list(state.scores), state.task_versions > 1
+    scorers, has_versions = list(state.scores), state.sessions.task_versions.count > 1
     max_width = max(_MIN_TEXT, line_width()) if sys.stdout.isatty() else _MAX_TEXT
     texts = [_texts(state.trials[values.trial], values, max_width) for values in rows]
     has_expected = any(expected is not None for _, expected, _ in texts)
@@ -243,7 +246,7 @@ def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialVa
     for name, row, (output, expected, input_text) in zip(trials, cells, texts, strict=True):
         columns = [output, *([expected or "–"] if has_expected else []), input_text]
         row[-3:-3] = [shorten(text, width) for text in columns]
-        table.append([*row, *([str(state.task_version(state.trials[name]) or "–")] if has_versions else [])])
+        table.append([*row, *([str(state.sessions.task_versions.number(state.trials[name]) or "–")] if has_versions else [])])
     print_table(table)
 
 
@@ -380,10 +383,12 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, labels: Sequence[
     ):
         if value is not None or name == "input":
             yield from _value_lines(name, value)
-    if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
+    if state.sessions.task_versions.count > 1 and (
+        version := state.sessions.task_versions.number(state.trials[trial_details.trial])
+    ):
         changes = [(session, [change for change in session.adopted if _is_of_task(change)]) for session in sessions]
         adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
-        yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
+        yield from _value_lines("version", f"{version} of {state.sessions.task_versions.count} of the task; {adoptions}")
     seconds = {
         "waited": times.queue_time,
         "backoff": times.backoff_time,
