@@ -54,7 +54,7 @@ def test_variants(tmp_path: Path, server: Server) -> None:
 
     assert 3 * 4 == len(server.requests("example-variants"))
     assert [3, 3, 3, 3] == [totals.completed for totals in state.variants.values()]
-    assert {"gpt-5.6-luna", "gpt-5.6-terra"} == set(state.attempt_limits)
+    assert {"gpt-5.6-luna", "gpt-5.6-terra"} == set(state.policy.attempt_limits)
 
 
 def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:

@@ -98,7 +98,7 @@ def test_waits_and_retries() -> None:
     before: list[tuple[float, Event]] = [(0.0, started()), (0.0, session())]
     state = fold(Record(seq, at, t, event, 0, "", 1, seq) for seq, (t, event) in enumerate([*before, *events], start=1))
 
-    assert {"retry_after": 90.0, "unavailable": 10.0, "rate_limited": 5.0} == state.paused_seconds
+    assert {"retry_after": 90.0, "unavailable": 10.0, "rate_limited": 5.0} == state.policy.paused_seconds(state.t)
     assert "waited 1 min 45 s: 429s 1 min 35 s, outages 10 s; 2 retries: 1 rate limited, 1 timeout" == waits_text(state)
     assert f"  {waits_text(state)}" in final_report(state, path="r").splitlines()
 

@@ -176,10 +176,10 @@ def test_open_breaker(reason: str) -> None:
     """An open breaker is in force after its next probe is due; any other pause ends by itself."""
     state = run_state([IntakePaused(until=5.0, reason=reason, evidence="seen")])
 
-    assert {"": Pause(5.0, reason, "seen")} == state.pauses
-    assert state.pauses[""].is_in_force(NOW)
+    assert {"": Pause(5.0, reason, "seen")} == state.policy.pauses
+    assert state.policy.pauses[""].is_in_force(NOW)
     assert not Pause(5.0, "retry_after").is_in_force(NOW)
-    assert {} == run_state([IntakePaused(until=5.0, reason=reason), IntakeResumed(reason=reason)]).pauses
+    assert {} == run_state([IntakePaused(until=5.0, reason=reason), IntakeResumed(reason=reason)]).policy.pauses
 
 
 @pytest.mark.parametrize(

@@ -91,15 +91,15 @@ def test_recent_needs() -> None:
         (69.0, {"requests": 1.0}),
         (30.0, {"requests": 1.0, "tokens": 100.0}),
         (29.0, {"requests": 1.0, "tokens": 100.0}),
-    ] == state.known_limits.recent_needs("", 10.0)
-    assert [] == state.known_limits.recent_needs("other", 10.0)
+    ] == state.policy.known_limits.recent_needs("", 10.0)
+    assert [] == state.policy.known_limits.recent_needs("other", 10.0)
 
 
 def test_uses() -> None:
     """The state has the use of each limit that is believed, and when the next call fits."""
     advertised = evolve_fact(TOKENS, is_believed=False)
     events = [(0.0, RPM), (0.0, TPM), (0.0, RPD), (0.0, TOKENS), (0.0, advertised), *calls([1.0, 1.5], need=3_000)]
-    uses = list(fold(records(("00:00:00", events))).known_limits.uses(3.0))
+    uses = list(fold(records(("00:00:00", events))).policy.known_limits.uses(3.0))
 
     assert [("rpm", 2.0), ("tpm", 6_000.0), ("rpd", 2.0)] == [(use.limit.header, use.used) for use in uses]
     # Half of the limit lasts for 30 s after the last start, at 1.5 s.
@@ -111,7 +111,7 @@ def test_the_end_of_a_day_limit(times: list[float], end: float) -> None:
     """Another call fits 24 hours after the first of the last calls that use up the limit."""
     state = fold(records(("00:00:00", [(0.0, RPM), (0.0, RPD), *calls(times)])))
 
-    assert (1_794_700_800.0 + end + 86_400.0 if end else 0.0) == state.known_limits.day_limit_end()
+    assert (1_794_700_800.0 + end + 86_400.0 if end else 0.0) == state.policy.known_limits.day_limit_end()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_invalid_needs() -> None:
     need = {"requests": True, "tokens": "x", "input_tokens": -1, "output_tokens": float("nan")}
     events = [(0.0, RPM), *calls([1.0]), (2.0, AttemptStarted(trial="0", attempt=2, slot=0, need=need))]
 
-    assert [1.0] == [use.used for use in fold(records(("00:00:00", events))).known_limits.uses(3.0)]
+    assert [1.0] == [use.used for use in fold(records(("00:00:00", events))).policy.known_limits.uses(3.0)]
 
 
 def agent(steps: Iterable[tuple[float, float]], *, key: str = "") -> Iterator[Timed]:
@@ -366,7 +366,8 @@ def test_all_slots_were_busy() -> None:
     """The summary says for how long, and how much of the limit was used; not if the limit held the starts."""
     text = "all 2 slots were busy for 10 s, and 24 % of 300 requests per minute were used; `--slots 20` would use the limit"
 
-    assert (text, {}) == (busy_slots_text(busy(300.0)), busy(300.0).paused_seconds)
+    state = busy(300.0)
+    assert (text, {}) == (busy_slots_text(state), state.policy.paused_seconds(state.t))
     assert "" == busy_slots_text(busy(60.0))
 
 
@@ -380,7 +381,9 @@ def test_all_slots_were_busy() -> None:
 )
 def test_time_held_by_a_limit(limit: RateLimitSeen, times: list[float], seconds: dict[str, float]) -> None:
     """Time in which a known limit held starts is counted, but not longer than it explains; a limit per day holds none."""
-    assert seconds == fold(records(("00:00:00", [(0.0, limit), *calls(times)]))).paused_seconds
+    state = fold(records(("00:00:00", [(0.0, limit), *calls(times)])))
+
+    assert seconds == state.policy.paused_seconds(state.t)
 
 
 def test_agents_wait_in_their_slots() -> None:
@@ -454,4 +457,4 @@ def test_impossible_limits() -> None:
         index.apply(record)
 
     assert [] == limit_series(index)
-    assert [] == list(fold(records(("00:00:00", events))).known_limits.uses(1.0))
+    assert [] == list(fold(records(("00:00:00", events))).policy.known_limits.uses(1.0))

@@ -11,7 +11,7 @@ from evaljournal.journal.events import Noted
 from evaljournal.replay import RunState
 from evaljournal.replay.render.phrases import ranking_lines
 from evaljournal.replay.results.pairwise import combine, pairwise_summaries, rankings
-from evaljournal.replay.state.run import PAIRWISE
+from evaljournal.replay.state.scorer_calls import PAIRWISE
 from evaljournal.replay.statistics import mcnemar
 from tests.replay.trial_events import answered, run_state
 

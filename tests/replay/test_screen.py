@@ -149,7 +149,7 @@ def test_an_unreachable_scorer() -> None:
     assert f" · {expected} · " in line(state, now=state.t + 2, durable=0, total=1)
     assert f"\n  scorer judge: 2 in a row: NoResponse: {message}\n" in final_report(state, path="r")
     assert "no trial done for 30 s" in line(state, now=30, durable=0, total=1)
-    assert ({}, {}) == (recovered.scorer_errors, run_state([*events, SESSION]).scorer_errors)
+    assert ({}, {}) == (recovered.sessions.errors.scorer_errors, run_state([*events, SESSION]).sessions.errors.scorer_errors)
 
 
 def test_last_error() -> None:
@@ -163,7 +163,7 @@ def test_last_error() -> None:
     assert not [line for line in screen_lines(recovered, now=125.5) if line.startswith("error")]
     assert "\n  no output since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(recovered, path="r")
-    assert None is run_state([*errors, SESSION]).last_error
+    assert None is run_state([*errors, SESSION]).sessions.errors.last_error
 
 
 def test_consecutive_errors() -> None:
@@ -172,7 +172,7 @@ def test_consecutive_errors() -> None:
         [*queued("a", "b"), attempt_started("a"), *rate_limited("a"), *ok("c"), attempt_started("b"), *rate_limited("b")]
     )
 
-    assert LastError("RateLimited: slow down", 6.5, consecutive=1, outputs=1) == state.last_error
+    assert LastError("RateLimited: slow down", 6.5, consecutive=1, outputs=1) == state.sessions.errors.last_error
 
 
 DONE = list(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))

@@ -169,7 +169,7 @@ def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> Non
     outcome = run_real(define_real(chat, cases), path, limit_key="model")
 
     assert {"gpt-4o", "small"} == {json.loads(request["body"])["model"] for request in server.requests(name)}
-    assert {"gpt-4o", "small"} == set(outcome.state.limits)
+    assert {"gpt-4o", "small"} == set(outcome.state.policy.limits)
     assert 0.0035 == outcome.state.usage["cost"]
 
 

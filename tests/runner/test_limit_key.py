@@ -78,7 +78,7 @@ async def test_each_key_has_its_slots(disk: SimulatedDisk) -> None:
     assert [("a", 3), ("b", 3), ("c", 3)] == limits
     slots = {event.slot for event in events_of(PATH, files=disk) if isinstance(event, AttemptStarted)}
     assert set(range(9)) == slots
-    assert 9 == outcome.state.limit
+    assert 9 == outcome.state.policy.limit
 
 
 async def test_a_case_without_the_key_is_rejected(disk: SimulatedDisk) -> None:

@@ -116,7 +116,7 @@ def test_a_finished_comparison_is_not_repeated(server: JudgeServer) -> None:
     assert "0 outputs compared by judge-vs-0001; 4 already scored" in err
     assert (8, head) == (len(server.prompts), fold(read(b)).head)
     evaljournal("rescore", b, "--against", a, "--judge", "strict=m", "--judge-url", server.url)
-    assert {"judge-vs-0001", "strict-vs-0001"} == fold(read(b)).pairwise.keys()
+    assert {"judge-vs-0001", "strict-vs-0001"} == fold(read(b)).scoring.pairwise.keys()
 
 
 @pytest.mark.parametrize(

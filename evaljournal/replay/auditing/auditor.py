@@ -228,7 +228,7 @@ class Auditor:
             self._starts.add(call_id)
             self._check_line(event, record)
             return
-        backoff_end = self._state.delayed_calls.get(call_id, 0.0)
+        backoff_end = self._state.scoring.delayed.get(call_id, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
         for check, message in self._starts.start(call_id, subject, event, record):
@@ -250,7 +250,7 @@ class Auditor:
         if self._state.batch_lines.is_in_use(*call_id):
             self._check_elapsed(record, elapsed, 0.0, 0.0, "the line of a batch was read")
             return
-        start = self._state.scorer_calls[call_id].start
+        start = self._state.scoring.open[call_id].start
         self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
@@ -287,7 +287,9 @@ class Auditor:
         if holder is not None:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        if state.repeated_errors[""].stops_run(state.settings, early=False):  # Earlier versions did not stop after two.
+        if state.sessions.errors.repeated_errors[""].stops_run(
+            state.settings, early=False
+        ):  # Earlier versions did not stop after two.
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
@@ -298,7 +300,7 @@ class Auditor:
             self._add(record, check, message)
         if event.need is not None:
             self._limits.start(event, record)
-        if event.key in state.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
+        if event.key in state.policy.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
         backoff_end = state.backing_off.get(event.trial, 0.0)
@@ -354,17 +356,17 @@ class Auditor:
     def _check_policy(self, event: events.PolicyEvent, record: Record) -> None:
         state = self._state
         if isinstance(event, events.LimitChanged):
-            limits = {**state.limits, event.key: event.after}
+            limits = {**state.policy.limits, event.key: event.after}
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
             self._highest_limit = max(self._highest_limit, sum(attempt_limits))
             slots = slots_of(state, event.key)
             max_limit = None if slots is None else max(slots, MAX_SLOTS if event.reason == KNOWN_LIMIT else 0)
-            limit = state.limits.get(event.key, 0)
+            limit = state.policy.limits.get(event.key, 0)
             if event.before != limit:
                 self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
             if event.after < 1 or (max_limit is not None and event.after > max_limit):
                 self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
-        elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
+        elif isinstance(event, events.IntakeResumed) and event.key not in state.policy.pauses:
             self._add(record, "intake", "it ends a pause, but starts were not paused")
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
             self._hung_attempts = len(self._slots)
@@ -405,7 +407,7 @@ class Auditor:
         elif event.reason == "budget":
             self._check_budget(record, list(stop_problems(self._state, event)))
         elif event.reason == "same_error":
-            if self._state.has_same_error:
+            if self._state.sessions.has_same_error:
                 self._decisions_reproduced += 1
             else:
                 self._add(record, "stop", "it stops the run for the same error, but the first trials did not end with one")

@@ -102,7 +102,7 @@ class LimitRules:
                 window.is_active = False
                 if window.limit.source != "declared":
                     del windows[header]
-        self._origin = self._state.known_limits.session_origin(record.at, record.t, is_new_run=is_new_run)
+        self._origin = self._state.policy.known_limits.session_origin(record.at, record.t, is_new_run=is_new_run)
 
     def see(self, limit: events.RateLimitSeen, record: Record) -> None:
         """Add a limit that was seen."""

@@ -41,13 +41,13 @@ class StartRules:
         key, t = event.key, record.t
         self._open[name] = key, self._epochs[key]
         self._counts[key] += 1
-        pause = self._state.pauses.get(key, Pause(0.0, ""))
+        pause = self._state.policy.pauses.get(key, Pause(0.0, ""))
         if t < pause.until - TIME_TOLERANCE:
             yield (
                 "intake",
                 f"{subject} starts at {t:.6f} s, while starts are paused until {pause.until:.6f} s ({pause.reason!r})",
             )
-        limit = self._state.limits.get(key, math.inf)
+        limit = self._state.policy.limits.get(key, math.inf)
         if self._counts[key] > limit and not event.probe:  # A probe may start while hung attempts fill all slots.
             yield "limit", f"{subject} starts with {self._counts[key]} in flight, above the limit of {limit}"
         yield from self._check_breaker(name, subject, event, pause.reason, t)
@@ -73,7 +73,7 @@ class StartRules:
     def _check_pace(self, subject: str, event: Start, t: float) -> Iterator[tuple[str, str]]:
         """Check a start against the pace; a probe has no pace."""
         pace = math.inf if event.probe else self._highest_paces.get(event.key, math.inf)
-        self._highest_paces[event.key] = self._state.paces.get(event.key, math.inf)
+        self._highest_paces[event.key] = self._state.policy.paces.get(event.key, math.inf)
         gap = 1 / ((1 + PACE_CHANGE) * pace) if pace > 0 else 0.0
         due_time = self._paced_starts.get(event.key, t) + gap
         # Late starts are made up for, and a start need not keep its distance when a test of the pace ends.

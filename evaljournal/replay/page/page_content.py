@@ -102,8 +102,8 @@ class Content:
             self._recovered_trials, self._repeated_calls = state.recovered, state.repeated_calls
         elif kind in _LIMIT_EVENTS:
             self._planned_trials = state.sessions.planned
-            if state.limit != self._limit:
-                self._limit = state.limit
+            if state.policy.limit != self._limit:
+                self._limit = state.policy.limit
                 self.limits.append((record.seq, self._limit))
         number = -1 if row is None else row.id
         self._events.append((round(index.now * MICRO), _TYPE_NUMBERS[kind], number, stage_change, count_change))

@@ -361,14 +361,16 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
     shown_scorers = set() if state.variants else {scorer for scorer, tally in state.scores.items() if tally.failed}
-    scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if scorer not in shown_scorers}
+    scorer_errors = {
+        scorer: error for scorer, error in state.sessions.errors.scorer_errors.items() if scorer not in shown_scorers
+    }
     problem = {"unauthorized": "unauthorized", "quota": "quota used up"}.get(state.outcome)
-    if problem is not None and (stopping_scorer := state.stopping_scorer) is not None:
+    if problem is not None and (stopping_scorer := state.sessions.errors.stopping_scorer) is not None:
         message = f": {one_line(stopping_scorer.message, 200)}" if stopping_scorer.message not in detail else ""
         yield f"scorer {printable(stopping_scorer.scorer, 24)}: {problem}{message}"
         scorer_errors.pop(stopping_scorer.scorer, None)
     yield from summary_text.scorer_error_lines(scorer_errors)
-    error = state.last_error
+    error = state.sessions.errors.last_error
     is_last = error is not None and error.outputs == state.outputs and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
@@ -420,7 +422,11 @@ def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     task, scorers = (state.started.task, state.started.scorers) if state.started else ("", {})
     failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]
     if state.outcome == "finished" and failed_scorers:
-        errors = (state.scorer_errors[scorer].message for scorer in failed_scorers if scorer in state.scorer_errors)
+        errors = (
+            state.sessions.errors.scorer_errors[scorer].message
+            for scorer in failed_scorers
+            if scorer in state.sessions.errors.scorer_errors
+        )
         if task.startswith("--") and any(map(NOT_FOUND.search, errors)):
             options = f" --task {shlex.quote(_copied_options(task))}"
             yield f"correct the judge's model or URL, then score the outputs without a score: {rescore}{options}"

@@ -76,8 +76,8 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
     """Return why the attempts of all rate-limit keys are paused; empty if those of any key are not."""
     if state.outcome:
         return ""
-    active_pauses = {key: pause for key, pause in state.pauses.items() if pause.is_in_force(now)}
-    if not active_pauses or not active_pauses.keys() >= (state.attempt_limits or state.limits).keys():
+    active_pauses = {key: pause for key, pause in state.policy.pauses.items() if pause.is_in_force(now)}
+    if not active_pauses or not active_pauses.keys() >= (state.policy.attempt_limits or state.policy.limits).keys():
         return ""
     for pause in active_pauses.values():
         if pause.reason in BREAKER_REASONS:
@@ -89,9 +89,12 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
 def _quiet_text(state: RunState, now: float) -> str:
     """Return how long no trial has ended; empty unless that is a long time."""
     quiet_seconds, done = now - state.done_at, state.done - state.done_before
-    is_scoring = state.scorer_calls or state.delayed_calls
+    is_scoring = state.scoring.open or state.scoring.delayed
     is_waiting = (
-        state.running or state.backing_off or is_scoring or any(pause.is_in_force(now) for pause in state.pauses.values())
+        state.running
+        or state.backing_off
+        or is_scoring
+        or any(pause.is_in_force(now) for pause in state.policy.pauses.values())
     )
     min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
     return (
@@ -199,9 +202,11 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "slots", _slots(state, now, total), ""
     if idle_reasons := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
-    if (error := state.last_error) is not None and (error.outputs == state.outputs or now - error.t < _MINUTE):
+    if (error := state.sessions.errors.last_error) is not None and (error.outputs == state.outputs or now - error.t < _MINUTE):
         yield "error", summary_text.error_text(error, now), "yellow"
-    yield from (("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.scorer_errors, now))
+    yield from (
+        ("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.sessions.errors.scorer_errors, now)
+    )
     yield "trials", summary_text.trials_text(state), "red" if state.failed else ""
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
@@ -230,13 +235,13 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     in_slots = ((name, attempt) for name, attempt in state.running.items() if attempt.slot != NO_SLOT)
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, in_slots, key=lambda item: item[1].start):
         # A timeout does not count the time in which calls inside the attempt wait for rate limits.
-        timeout = None if state.known_limits.inner_waits else state.settings.get("timeout")
+        timeout = None if state.policy.known_limits.inner_waits else state.settings.get("timeout")
         yield "longest", *_running_text(name, attempt, now, timeout)
     yield "journal", f"seq {state.seq:,} · synced up to {durable:,}", "dim"
 
 
 def _slots(state: RunState, now: float, total: int | None) -> str:
-    limit = state.limit
+    limit = state.policy.limit
     parts = [f"{len(state.running):,}{'' if limit is None else f' of {limit:,}'} busy"]
     if state.stages["scoring"]:
         parts.append(f"{state.stages['scoring']:,} being scored")
@@ -291,8 +296,8 @@ def line(state: RunState, *, now: float, durable: int, total: int | None) -> str
         parts.append(f"waiting: {one_line(idle_reasons)}")
     if quiet_text := _quiet_text(state, now):
         parts.append(quiet_text)
-    if state.last_error and (quiet_text or _pause_text(state, now)):
-        parts.append(summary_text.error_text(state.last_error, now))
-    parts += summary_text.scorer_error_lines(state.scorer_errors, now)
+    if state.sessions.errors.last_error and (quiet_text or _pause_text(state, now)):
+        parts.append(summary_text.error_text(state.sessions.errors.last_error, now))
+    parts += summary_text.scorer_error_lines(state.sessions.errors.scorer_errors, now)
     parts.append(f"seq {state.seq:,}, synced up to {durable:,}")
     return " · ".join(parts)

@@ -64,7 +64,7 @@ def waits_text(state: RunState) -> str:
     Empty without retries, if that was shorter than a second.
     """
     seconds, parts = dict[str, float](), list[str]()
-    for reason, value in state.paused_seconds.items():
+    for reason, value in state.policy.paused_seconds(state.t).items():
         cause = _PAUSE_CAUSES.get(reason) or printable(reason)
         seconds[cause] = seconds.get(cause, 0.0) + value
     if (total := sum(seconds.values())) >= 1:

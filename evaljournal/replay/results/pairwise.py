@@ -102,7 +102,7 @@ def order_scorers(state: RunState) -> set[str]:
 
 def _notes(state: RunState) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the notes of pairwise judges that have the expected form; a journal may be foreign."""
-    for scorer, note in state.pairwise.items():
+    for scorer, note in state.scoring.pairwise.items():
         match note:
             case {
                 "judge": {"model": _, "version": _},

@@ -85,7 +85,7 @@ def _missing_max_tokens(state: RunState) -> Iterator[str]:
     count, started = state.retries["rate_limited"], state.started
     if started is None or not count or count < state.attempts * _MANY_RATE_LIMITS:
         return
-    uses, definition = state.known_limits.uses(state.t), load_definition(started.definition)
+    uses, definition = state.policy.known_limits.uses(state.t), load_definition(started.definition)
     has_token_limit = any(use.limit.source == "advertised" and "tokens" in use.limit.unit for use in uses)
     if has_token_limit and any(lacks_max_tokens(definition, variant) for variant in list(state.variants) or [""]):
         reason = "the provider may reserve more tokens for an answer than it has"

@@ -82,7 +82,9 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     ready_trials += len(state.backing_off) - in_backoff(state, now)
     batches = state.batch_lines.open.values()
     ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
-    keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
+    keys = [
+        key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if not key.startswith(SCORER_PREFIX)
+    ] or [""]
     has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
     if has_idle_slot:
         attempts = list(_attempt_reasons(state, keys, now, ready_trials, total))
@@ -92,7 +94,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     workers = state.settings.get("workers")
     if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
-        is_busy = state.running or state.scorer_calls
+        is_busy = state.running or state.scoring.open
         attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
     if batches and not ready_trials:
         lines, count = sum(batch.open_lines for batch in batches), plural(len(batches), "batch", "batches")
@@ -119,7 +121,7 @@ def slots_of(state: RunState, key: str) -> int | None:
     slots, scorer_slots = state.settings.get("slots"), state.settings.get("scorer_slots")
     if key.startswith(SCORER_PREFIX) and isinstance(scorer_slots, dict):
         slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
-    return max(slots, state.raised_slots.get(key, 0)) if isinstance(slots, int) else None
+    return max(slots, state.policy.raised_slots.get(key, 0)) if isinstance(slots, int) else None
 
 
 def pause_reason(state: RunState, pause: Pause) -> str:
@@ -182,7 +184,7 @@ def rate_limit_use_text(use: LimitUse) -> str:
 
 def limit_use(state: RunState, key: str, now: float) -> LimitUse | None:
     """Return the known limit of a key that holds starts longest, or is used most."""
-    uses = (use for use in state.known_limits.uses(now) if use.limit.key == key)
+    uses = (use for use in state.policy.known_limits.uses(now) if use.limit.key == key)
     return max(uses, key=lambda use: (use.next_start, use.used / use.limit.size), default=None)
 
 
@@ -193,7 +195,7 @@ def _rate_limit_reason(key: str, name: str, use: LimitUse) -> Reason:
 
 def _inner_reasons(state: RunState, now: float, other_keys: Container[str]) -> Iterator[Reason]:
     """Yield the limits for which calls inside attempts wait: the last one did, or the next one has to."""
-    waits = state.known_limits.inner_waits if state.running else {}
+    waits = state.policy.known_limits.inner_waits if state.running else {}
     for key, waited in waits.items():
         use = None if key in other_keys else limit_use(state, key, now)
         if use is not None and (waited > 0 or use.next_start > 0):
@@ -208,7 +210,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
     if ready_trials and state.is_held(""):
-        is_held, count = True, len(state.repeated_errors[""].failed_trials)
+        is_held, count = True, len(state.sessions.errors.repeated_errors[""].failed_trials)
         text = f"no output yet, the same error in {plural(count, 'trial')}: waiting for their outcome"
         yield Reason(reason="same_error", number=count, text=text)
     if ready_trials and state.budget is not None:
@@ -235,7 +237,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
 def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bool, show_keys: bool) -> Iterator[Reason]:
     """Yield why the policies of some keys delay starts; `is_waiting` is whether something is ready to start."""
     for key in keys:
-        pause, limit = state.pauses.get(key), state.limits.get(key)
+        pause, limit = state.policy.pauses.get(key), state.policy.limits.get(key)
         in_flight, slots = state.in_flight(key), slots_of(state, key)
         use = limit_use(state, key, now) if is_waiting else None
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
@@ -251,15 +253,15 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
             seconds_left = pause.until - now if pause.until > now else None
             text = f"{name}{pause_text(pause, now, pause_reason(state, pause))}"
             yield Reason(key=key, reason=kind, seconds=seconds_left, evidence=pause.evidence, text=text)
-        elif use is not None and not is_full and (use.next_start > 0 or (key not in state.paces and _is_reason(use))):
+        elif use is not None and not is_full and (use.next_start > 0 or (key not in state.policy.paces and _is_reason(use))):
             yield _rate_limit_reason(key, name, use)
         elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
-            change = state.limit_changes[key]
+            change = state.policy.limit_changes[key]
             evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")
             text = f"{name}{limit_text(limit, slots, evidence)}"
             yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
-        elif is_waiting and not is_full and key in state.paces:
-            pace, evidence = state.paces[key], state.pace_evidence.get(key, "")
+        elif is_waiting and not is_full and key in state.policy.paces:
+            pace, evidence = state.policy.paces[key], state.policy.pace_evidence.get(key, "")
             yield Reason(key=key, reason="pace", number=pace, evidence=evidence, text=f"{name}{pace_text(pace, evidence)}")
 
 
@@ -270,8 +272,8 @@ def _is_reason(use: LimitUse) -> bool:
 
 def _better_slots(state: RunState, key: str, slots: int, until: float) -> int | None:
     """Return how many slots of a key would use its known limits; None if its slots are enough, or not all of them are used."""
-    use = state.slot_use.get(key)
-    return None if use is None or state.limits.get(key, 0) < slots else use.better_slots(slots, until)
+    use = state.policy.slot_use.get(key)
+    return None if use is None or state.policy.limits.get(key, 0) < slots else use.better_slots(slots, until)
 
 
 def busy_slots_text(state: RunState) -> str:
@@ -280,12 +282,12 @@ def busy_slots_text(state: RunState) -> str:
     `all 100 slots were busy for 52 s, and 60 % of 5k requests per minute were used; --slots 250 would use all`
     """
     texts: list[str] = []
-    for key, use in state.slot_use.items():
-        slots, rate = slots_of(state, key) or 0, state.known_limits.call_rate(key)
+    for key, use in state.policy.slot_use.items():
+        slots, rate = slots_of(state, key) or 0, state.policy.known_limits.call_rate(key)
         better_slots = _better_slots(state, key, slots, use.last_start)
         if better_slots is not None and rate is not None and use.full_seconds >= (use.last_start - use.begin) / 2:
             limit = rate_limit_text(rate.limit.unit, rate.limit.size, rate.limit.window)
-            name = f"{_name(key)}: " if len(state.attempt_limits) > 1 else ""
+            name = f"{_name(key)}: " if len(state.policy.attempt_limits) > 1 else ""
             used = f"{math.floor(100 * use.share(use.last_start))} % of {limit} were used"
             texts.append(
                 f"{name}all {slots:,} slots were busy for {duration(use.full_seconds)}, and {used}; `--slots {better_slots}` "
@@ -298,8 +300,8 @@ def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Ite
     """Yield why scorer calls with their own rate-limit keys are delayed."""
     if not state.stages["scoring"]:
         return
-    keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
-    started_trials = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
+    keys = [key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if key not in attempt_keys]
+    started_trials = {trial for trial, _ in (*state.scoring.open, *state.scoring.delayed)}
     yield from _key_reasons(state, keys, now, is_waiting=state.stages["scoring"] > len(started_trials), show_keys=True)
 
 

@@ -99,7 +99,7 @@ class WaitLog:
 
     def _add_waits(self, now: float) -> None:
         state = self._state
-        keys = {"", *state.limits, *state.paces, *state.pauses}
+        keys = {"", *state.policy.limits, *state.policy.paces, *state.policy.pauses}
         for name, ready_at in self._ready_times.items():
             waits = self._waits.setdefault(name, {})
             for key in keys:
@@ -111,7 +111,7 @@ class WaitLog:
                         waits[key, reason] = Wait(reason, (previous_wait.seconds if previous_wait else 0.0) + end - start, text)
 
     def _split_at_pause(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
-        pause = self._state.pauses.get(key)
+        pause = self._state.policy.pauses.get(key)
         if pause is not None and start < pause.until < end:
             yield start, pause.until
             start = pause.until
@@ -120,17 +120,17 @@ class WaitLog:
 
     def _reason(self, name: str, key: str, t: float) -> tuple[str, str] | None:
         """Return why starts of a rate-limit key are delayed at `t`: the reason, and its text."""
-        state, pause = self._state, self._state.pauses.get(key)
+        state, pause = self._state, self._state.policy.pauses.get(key)
         if pause is not None and pause.is_in_force(t):
             return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
         if name == _ATTEMPT and state.is_held(self._trial):
             return "same_error", "the first trials have the same error"
-        limit, slots = state.limits.get(key), slots_of(state, key)
+        limit, slots = state.policy.limits.get(key), slots_of(state, key)
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"
             return "limit", busy_text if limit == slots else limit_text(limit, slots)
-        if key in state.paces:
-            return "pace", pace_text(state.paces[key], state.pace_evidence.get(key, ""))
-        return ("rate_limit", "") if state.known_limits.has_limits(key) else None
+        if key in state.policy.paces:
+            return "pace", pace_text(state.policy.paces[key], state.policy.pace_evidence.get(key, ""))
+        return ("rate_limit", "") if state.policy.known_limits.has_limits(key) else None

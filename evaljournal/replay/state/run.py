@@ -22,18 +22,17 @@ from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.batches import BatchState
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import EventTable
-from evaljournal.replay.state.known_limits import KNOWN_LIMIT, RecordedLimits
 from evaljournal.replay.state.output_sample import OutputSample
-from evaljournal.replay.state.pauses import Pause, PausedTime
-from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
+from evaljournal.replay.state.policy import Policy
+from evaljournal.replay.state.scorer_calls import PAIRWISE, ScorerCalls
+from evaljournal.replay.state.session_errors import ERROR_CHARS, SessionErrors
 from evaljournal.replay.state.sessions import Sessions, covered_seconds
-from evaljournal.replay.state.slot_use import SlotUse
+from evaljournal.replay.state.slot_use import SlotUses
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
 from evaljournal.replay.state.totals import Totals, Variants
 from evaljournal.replay.state.trial import (
     NO_SLOT,
     WORKER_ENDS,
-    OpenCall,
     RetryHistory,
     RunningAttempt,
     TrialState,
@@ -59,8 +58,6 @@ SHORT_PROMPT: Final = f"{events.NOTE_PREFIX}short_prompt"
 """The note that a server has counted fewer `input_tokens` than the prompt has `words`."""
 TEARDOWN_FAILED: Final = f"{events.NOTE_PREFIX}teardown_failed"
 """The note that the teardown of an attempt failed: `error` and `message`."""
-PAIRWISE: Final = f"{events.NOTE_PREFIX}pairwise"
-"""The note of a pairwise judge: its `scorer`, the scorers of its two `orders`, and the run that it compares with."""
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
@@ -104,8 +101,6 @@ class RunState(Totals):
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """The latency of each output that is not from a batch: seconds of the attempt that returned it, and of the steps that it
     reused, without set-up, teardown and the seconds that its steps waited for rate limits."""
-    pairwise: dict[str, Any] = attrs.field(factory=dict[str, Any])
-    """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     short_prompts: int = 0
@@ -134,55 +129,22 @@ class RunState(Totals):
     """Trials whose last attempt used a line of a batch and was interrupted: nothing was called, so nothing is repeated."""
 
     steps: RunSteps = attrs.field(factory=RunSteps)
-    scorer_calls: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
-    """Trial and scorer → the call in flight."""
-    delayed_calls: dict[tuple[str, str], float] = attrs.field(factory=dict[tuple[str, str], float])
-    """Trial and scorer → end of the backoff after a failed call."""
-    calls_started: Counter[str] = attrs.field(factory=Counter[str])
-    """By scorer."""
-    calls_failed: Counter[str] = attrs.field(factory=Counter[str])
-    """By category."""
-    scorer_keys: set[str] = attrs.field(factory=set[str])
-    """Rate-limit keys of scorer calls in the current session."""
-
-    last_error: LastError | None = None
-    repeated_errors: defaultdict[str, RepeatedError] = attrs.field(factory=lambda: defaultdict(RepeatedError))
-    """Scorer that was called in this session → the error of the first outputs that it was called with; that of the first trials
-    is under the empty name."""
-    scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
-    """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
-    stopping_scorer: StoppingScorer | None = None
-    """The scorer whose call was unauthorized, or used up a quota, in this session."""
+    scoring: ScorerCalls = attrs.field(init=False)
     done_at: float = 0.0
     """When a trial last ended in the current session, in seconds of `t`; 0 if none has."""
-    limits: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Rate-limit key → its concurrency limit."""
-    limit_changes: dict[str, events.LimitChanged] = attrs.field(factory=dict[str, events.LimitChanged])
-    """Rate-limit key → the last change of its limit, with the evidence."""
-    raised_slots: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Rate-limit key → its slots, if they follow from a known limit."""
-    paces: dict[str, float] = attrs.field(factory=dict[str, float])
-    """Rate-limit key → starts per second, if paced."""
-    pace_evidence: dict[str, str] = attrs.field(factory=dict[str, str])
-    """Rate-limit key → the evidence of its pace, or an empty text."""
-    pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
-    """Rate-limit key → its pause, which may have expired."""
-    _paused_time: PausedTime = attrs.field(factory=PausedTime)
-    slot_use: dict[str, SlotUse] = attrs.field(factory=dict[str, SlotUse])
-    """Rate-limit key with known limits → how its attempts use them and its slots; not those that a judge shares."""
-    _limited_attempts: dict[str, str] = attrs.field(factory=dict[str, str])
-    """Trial → the rate-limit key of its attempt in flight, if that is counted in `slot_use`."""
+    policy: Policy = attrs.field(init=False)
     _idle_since: float = 0.0
     """When the last attempt ended while no other was in flight."""
-    known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
-    """The declared and advertised rate limits, and what calls took from them."""
     _running_keys: dict[str, str | None] = attrs.field(factory=dict[str, str | None])
     """Trial → the rate-limit key of its attempt in flight, if not empty; None if it uses a line of a batch."""
 
     def __attrs_post_init__(self) -> None:
         self.sessions = Sessions(TaskVersions(self.trials))
         self._table = EventTable(_ORDER)
-        for projection in (self, self.sessions, self.sessions.task_versions):
+        self.policy = Policy(self.sessions, SlotUses(self._table))
+        self.scoring = ScorerCalls(self.trials, self.scores, self.sessions.errors)
+        sessions = self.sessions
+        for projection in (self, sessions, sessions.errors, sessions.task_versions, self.policy, self.scoring):
             self._table.attach(projection)
 
     def apply(self, record: Record) -> None:
@@ -218,50 +180,22 @@ class RunState(Totals):
         """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
         return self.sessions.outcome
 
-    @property
-    def limit(self) -> int | None:
-        """Concurrency limit of attempts, summed over all rate-limit keys; None if unknown."""
-        if limits := self.attempt_limits:
-            return sum(limits.values())
-        slots = self.settings.get("slots")
-        return slots if isinstance(slots, int) else None
-
-    @property
-    def attempt_limits(self) -> dict[str, int]:
-        """The limits of the rate-limit keys of attempts."""
-        return {key: limit for key, limit in self.limits.items() if not key.startswith(events.SCORER_PREFIX)}
-
-    @property
-    def scorer_limits(self) -> dict[str, int]:
-        """The limits of the rate-limit keys of scorers."""
-        return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
-
     def in_flight(self, key: str) -> int:
         """Return how many attempts and scorer calls of a rate-limit key are in flight."""
         attempts = Counter(self._running_keys.values())[key] if key else len(self.running) - len(self._running_keys)
-        return attempts + sum(call.key == key for call in self.scorer_calls.values())
-
-    @property
-    def paused_seconds(self) -> dict[str, float]:
-        """Reason → seconds in which it held starts, over all sessions."""
-        return self._paused_time.until(self.pauses, self.t)
+        return attempts + sum(call.key == key for call in self.scoring.open.values())
 
     @property
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for scores."""
-        return not self.outcome and self.stages["scoring"] > max_unscored_outputs(sum(self.scorer_limits.values()))
-
-    @property
-    def has_same_error(self) -> bool:
-        """Whether the first trials of this session, or the first outputs of a scorer, failed with the error that stops it."""
-        return any(error.stops_run(self.settings) for error in self.repeated_errors.values())
+        return not self.outcome and self.stages["scoring"] > max_unscored_outputs(sum(self.policy.scorer_limits.values()))
 
     def is_held(self, trial: str, scorer: str = "") -> bool:
         """Return whether an attempt at a trial, or a call of a scorer, must wait: the first ones failed with the same error."""
-        error = self.repeated_errors.get(scorer)
+        error = self.sessions.errors.repeated_errors.get(scorer)
         if error is None or not error.failed_trials:
             return False
-        is_in_flight = any(name == scorer for _, name in self.scorer_calls) if scorer else bool(self.running)
+        is_in_flight = any(name == scorer for _, name in self.scoring.open) if scorer else bool(self.running)
         return error.holds(trial, self.settings, is_in_flight=is_in_flight)
 
     @property
@@ -295,8 +229,6 @@ class RunState(Totals):
             del self.running[name]
             if self._running_keys:
                 self._running_keys.pop(name, None)
-            if self._limited_attempts and (key := self._limited_attempts.pop(name, None)) is not None:
-                self.slot_use[key].end(self.t)
             if not self.running:
                 self._idle_since = self.t
         elif old_stage == "backing_off":
@@ -315,20 +247,8 @@ class RunState(Totals):
             self._adopt(*self.sessions.adoption, record)
         self._noted_answers.use_settings(self.settings)
         self._begin_budget(event.session)
-        self.last_error = self.stopping_scorer = None
-        self.repeated_errors.clear()
         self.done_at = 0.0
-        self._paused_time.count(self.pauses, self.sessions.previous_end)
-        self._paused_time.begin_session()
-        for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
-            per_session.clear()
-        self.raised_slots.clear()
-        self.slot_use.clear()
-        self._limited_attempts.clear()
         self._idle_since = 0.0
-        self.scorer_keys.clear()
-        self.scorer_errors.clear()
-        self.known_limits.begin_session(record.at, record.t, is_new_run=self.sessions.is_first_of_shard)
 
     def _begin_budget(self, session: int) -> None:
         """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
@@ -339,7 +259,7 @@ class RunState(Totals):
             if self.sessions.merged.of_session(session) is None:
                 self.budget.spend(self.usage)
         if self.budget is not None:
-            called_trials = (trial for (trial, _), call in self.scorer_calls.items() if call.key is not None)
+            called_trials = (trial for (trial, _), call in self.scoring.open.items() if call.key is not None)
             self.budget.begin_session(self.settings, dict.fromkeys(called_trials))
 
     def _adopt(self, old_start: events.RunStarted, new_start: events.RunStarted, record: Record) -> None:
@@ -386,8 +306,7 @@ class RunState(Totals):
         if event.key or event.batch:
             self._running_keys[event.trial] = None if event.batch else event.key
         if event.need is not None:
-            self.known_limits.add(event.key, event.need, record.t)
-            self._count_limited(event, record.t)
+            self.policy.start_attempt(event.trial, event.key, event.need, record.t, has_queue=self.stages["queued"] > 0)
         if self.batches:
             self.uncalled_trials.discard(event.trial)
         if event.trial in self.interrupted_trials:
@@ -396,26 +315,11 @@ class RunState(Totals):
 
     def _count_backoff(self, name: str, trial: TrialState, t: float) -> None:
         """Count the time in which nothing was in flight until the backoff of a trial ended, as after a single Retry-After."""
-        is_idle = not (self.stages["queued"] or self.stages["interrupted"] or self.scorer_calls)
+        is_idle = not (self.stages["queued"] or self.stages["interrupted"] or self.scoring.open)
         history = trial.retry_history
         reason = "rate_limited" if history is not None and history.category == "rate_limited" else "backoff"
         if is_idle:
-            self._paused_time.count(self.pauses, t)
-            self._paused_time.add(reason, self._idle_since, min(t, self.backing_off[name]))
-
-    def _count_limited(self, event: events.AttemptStarted, t: float) -> None:
-        """Count an attempt that takes something from known limits, and how long they held it."""
-        key = event.key
-        if key in self.scorer_keys:
-            return
-        use = self.slot_use.get(key) or self.slot_use.setdefault(key, SlotUse(begin=t))
-        start, end = use.start(t, self.known_limits.seconds_needed(key, event.need))
-        if end > start and key not in self.paces:
-            self._paused_time.count(self.pauses, t)
-            self._paused_time.add("rate_limit", start, end)
-        if self.stages["queued"] and key in self.limits:
-            use.is_full = use.in_flight >= self.limits[key]
-        self._limited_attempts[event.trial] = key
+            self.policy.count_wait(reason, self._idle_since, min(t, self.backing_off[name]), t)
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -424,7 +328,7 @@ class RunState(Totals):
         if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
-        if not (repeated_error := self.repeated_errors[""]).is_over:
+        if not (repeated_error := self.sessions.errors.repeated_errors[""]).is_over:
             repeated_error.end()
         self.outputs += 1
         latency = self._latency(event)
@@ -485,14 +389,14 @@ class RunState(Totals):
             history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
             history.location = event.location
             self.errors[event.error] += 1
-            self.repeated_errors[""].count_attempt(event.trial, event.category, event.error, event.location, event.message)
+            self.sessions.errors.repeated_errors[""].count_attempt(
+                event.trial, event.category, event.error, event.location, event.message
+            )
         else:
             history.count_failure("timed_out")
             history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
             self.timeouts += 1
-        last_error, outputs = self.last_error, self.outputs
-        previous_count = last_error.consecutive if last_error is not None and last_error.outputs == outputs else 0
-        self.last_error = LastError(history.error, record.t, previous_count + 1, outputs)
+        self.sessions.errors.count_attempt(history.error, record.t, self.outputs)
         self._add_unproductive_usage(event.trial, event.usage)
 
     _on_attempt_timed_out = _on_attempt_failed
@@ -536,9 +440,10 @@ class RunState(Totals):
 
     def _add_step_need(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
         if event.need is not None:
-            self.known_limits.inner_waits[event.key] = event.waited
+            known_limits = self.policy.known_limits
+            known_limits.inner_waits[event.key] = event.waited
             start = record.t - event.elapsed
-            self.known_limits.add(event.key, event.need, start)
+            known_limits.add(event.key, event.need, start)
             if event.waited > 0:
                 self.steps.seconds_waited += event.waited
                 self._waits_in_flight.setdefault(event.trial, []).append((start - event.waited, start))
@@ -577,43 +482,8 @@ class RunState(Totals):
                 trial.retry_history.count_retry(event.reason, event.delay)
         self.retries[event.reason] += 1
 
-    def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
-        call_id = event.trial, event.scorer
-        self.delayed_calls.pop(call_id, None)
-        self.scorer_calls[call_id] = OpenCall(None if event.batch else event.key, record.t)
-        self.calls_started[event.scorer] += 1
-        if not event.batch:
-            self.scorer_keys.add(event.key)
-        if event.need is not None:
-            self.known_limits.add(event.key, event.need, record.t)
-
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
-        call_id = event.trial, event.scorer
-        self.scorer_calls.pop(call_id, None)
-        if event.delay is not None:
-            self.delayed_calls[call_id] = record.t + event.delay
-        self.calls_failed[event.category] += 1
-        repeated_error = self.repeated_errors[event.scorer]
-        repeated_error.count_attempt(event.trial, event.category, event.error, "", event.message)
-        if event.delay is None:
-            repeated_error.count("" if event.category == "timed_out" else event.error, "")
-        last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
-        count = 1 if last_error is None else last_error.consecutive + 1
-        self.scorer_errors[event.scorer] = LastError(message, record.t, count, self.outputs)
-
-    def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
-        if self.scorer_errors:
-            self.scorer_errors.pop(event.scorer.partition(".")[0], None)
-        if self.scorer_calls:
-            scorer = event.scorer.partition(".")[0]
-            if self.scorer_calls.pop((event.trial, scorer), None) is not None:
-                self.repeated_errors[scorer].end()
-        self.scores.add(event, self.trials[event.trial])
-
-    def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
-        if self.scorer_calls.pop((event.trial, event.scorer), None) is not None:  # What its call returned is not a score.
-            self.repeated_errors[event.scorer].count(event.error, "")
-        self.scores.add_failure(event, self.trials[event.trial])
+        self.sessions.errors.count_call(event, record.t, self.outputs)
 
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -635,7 +505,9 @@ class RunState(Totals):
         self.steps.end(event.trial)
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        self.repeated_errors[""].count("" if event.reason == "ambiguous" else history.error_type, history.location)
+        self.sessions.errors.repeated_errors[""].count(
+            "" if event.reason == "ambiguous" else history.error_type, history.location
+        )
         history.reason = event.reason
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
@@ -646,48 +518,19 @@ class RunState(Totals):
         self.steps.end(event.trial)
         self.scores.remove(event.trial, trial)
 
-    def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
-        self.limits[event.key] = event.after
-        self.limit_changes[event.key] = event
-        if event.reason == KNOWN_LIMIT:
-            self.raised_slots[event.key] = event.after
-        if (use := self.slot_use.get(event.key)) is not None:
-            use.change_limit(self.t)
-        if event.key.startswith(events.SCORER_PREFIX):
-            self.scorer_keys.add(event.key)
-
-    def _on_pace_changed(self, event: events.PaceChanged, _: Record) -> None:
-        self.pace_evidence[event.key] = event.evidence
-        if event.after is None:
-            self.paces.pop(event.key, None)
-        else:
-            self.paces[event.key] = event.after
-
-    def _on_intake_paused(self, event: events.IntakePaused, record: Record) -> None:
-        self._paused_time.count(self.pauses, record.t)
-        self.pauses[event.key] = Pause(event.until, event.reason, event.evidence)
-
-    def _on_intake_resumed(self, event: events.IntakeResumed, record: Record) -> None:
-        self._paused_time.count(self.pauses, record.t)
-        self.pauses.pop(event.key, None)
-
-    def _on_rate_limit_seen(self, event: events.RateLimitSeen, _: Record) -> None:
-        self.known_limits.see(event)
-
     def _on_noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)
         self._add_usage(usage, event.trial)
-        if event.name in _STOP_NOTES and isinstance(event.value, dict):
-            scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
-            self.stopping_scorer = StoppingScorer(scorer, message[:ERROR_CHARS])
+        if event.name in _STOP_NOTES:
+            self.sessions.errors.note_stop(event)
         elif event.name == WORKER_ENDED and isinstance(event.value, dict):
             self.workers[str(event.value.get("worker", ""))].count_end(event.value)
         elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
             self.blocking_calls = event.value["calls"]
         elif event.name == SHORT_PROMPT:
             self.short_prompts += 1
-        elif event.name == PAIRWISE and isinstance(event.value, dict):
-            self.pairwise[str(event.value.get("scorer"))] = event.value
+        elif event.name == PAIRWISE:
+            self.scoring.note_pairwise(event)
         elif event.name == TEARDOWN_FAILED:
             self.failed_teardowns += 1
             self.last_failed_teardown = event.trial
@@ -730,12 +573,6 @@ class RunState(Totals):
 
     _on_journal_recovered = _on_segment_opened
 
-    def _on_run_stopped(self, _: events.RunStopped | events.RunFinished, __: Record) -> None:
-        self._paused_time.count(self.pauses, self.t)
-        self.pauses.clear()
-
-    _on_run_finished = _on_run_stopped
-
     def _add_usage(self, usage: Any, name: str) -> None:
         add(self.usage, usage)
         if self.batches and (batch := self.batch_lines.batch_in_use(name)):
@@ -755,7 +592,7 @@ class RunState(Totals):
             add(self.usage_without_output, part)
 
 
-_ORDER: Final = (Sessions, TaskVersions, RunState)
+_ORDER: Final = (Sessions, SessionErrors, TaskVersions, RunState, ScorerCalls, Policy, SlotUses)
 """The projections in the order in which they apply an event."""
 
 

@@ -1,10 +1,17 @@
-"""Errors of a session: the last of attempts and scorers, the one that the first trials failed with, an unauthorized scorer."""
+"""Errors of a session: the last of attempts and scorers, the one that the first trials failed with, an unauthorized scorer.
+
+`SessionErrors` is told of failures by the trials and by the scorer calls, because it must know how many outputs there are by
+then; it only begins anew by itself, with a session.
+"""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
+
+from evaljournal.journal import Record, events
 
 ERROR_CHARS: Final = 200
 """Maximum length of a kept error."""
@@ -111,3 +118,44 @@ class RepeatedError:
         """Return whether it stops a run with these settings, or has stopped it; `early`: also after two trials."""
         limit = settings.get("stop_on_same_error")
         return isinstance(limit, int) and (self.trials >= limit or (early and self.is_decided))
+
+
+@attrs.define(eq=False)
+class SessionErrors:
+    """What fails in the current session, and does it fail in the same way again and again?"""
+
+    last_error: LastError | None = None
+    repeated_errors: defaultdict[str, RepeatedError] = attrs.field(factory=lambda: defaultdict(RepeatedError))
+    """Scorer that was called in this session → the error of the first outputs that it was called with; that of the first trials
+    is under the empty name."""
+    scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
+    """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
+    stopping_scorer: StoppingScorer | None = None
+    """The scorer whose call was unauthorized, or used up a quota, in this session."""
+
+    def count_attempt(self, message: str, t: float, outputs: int) -> None:
+        """Count a failed attempt; `outputs` is the number of outputs before it."""
+        last_error = self.last_error
+        previous_count = last_error.consecutive if last_error is not None and last_error.outputs == outputs else 0
+        self.last_error = LastError(message, t, previous_count + 1, outputs)
+
+    def count_call(self, event: events.ScorerCallFailed, t: float, outputs: int) -> None:
+        """Count a failed call of a scorer; without a delay, it is not repeated."""
+        repeated_error = self.repeated_errors[event.scorer]
+        repeated_error.count_attempt(event.trial, event.category, event.error, "", event.message)
+        if event.delay is None:
+            repeated_error.count("" if event.category == "timed_out" else event.error, "")
+        last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
+        count = 1 if last_error is None else last_error.consecutive + 1
+        self.scorer_errors[event.scorer] = LastError(message, t, count, outputs)
+
+    def note_stop(self, event: events.Noted) -> None:
+        """Apply the note with the scorer that stops the run."""
+        if isinstance(event.value, dict):
+            scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
+            self.stopping_scorer = StoppingScorer(scorer, message[:ERROR_CHARS])
+
+    def _on_session_started(self, _: events.SessionStarted, __: Record) -> None:
+        self.last_error = self.stopping_scorer = None
+        self.repeated_errors.clear()
+        self.scorer_errors.clear()

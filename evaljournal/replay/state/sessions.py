@@ -13,6 +13,7 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.definition import changes, identity
+from evaljournal.replay.state.session_errors import SessionErrors
 from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.versions import TaskVersions
 
@@ -63,6 +64,8 @@ class Sessions(list[SessionState]):
     def __init__(self, task_versions: TaskVersions) -> None:
         super().__init__()
         self.task_versions = task_versions
+        self.errors = SessionErrors()
+        """Those of the current session."""
         self.started: events.RunStarted | None = None
         """The definition of the run, with adopted changes applied."""
         self.merged = MergedShards()
@@ -98,6 +101,11 @@ class Sessions(list[SessionState]):
     def _current_period(self, t: float) -> tuple[float, float]:
         """Return the start and the end of the current session, whose last record is at `t`."""
         return self._start, self._start + (t if self._end_t is None else self._end_t)
+
+    @property
+    def has_same_error(self) -> bool:
+        """Whether the first trials of this session, or the first outputs of a scorer, failed with the error that stops it."""
+        return any(error.stops_run(self.settings) for error in self.errors.repeated_errors.values())
 
     @property
     def is_first_of_shard(self) -> bool:

@@ -1,12 +1,15 @@
 """How a rate-limit key uses its known limits and its slots: how long the limits held starts, and how long all slots were busy.
 
-Only attempts count whose start has a need, so that a run without known limits costs nothing.
+Only attempts count whose start has a need: with the first of them, `SlotUses` is attached to the ends of attempts. A run
+without known limits pays nothing for it.
 """
 
 from typing import Final
 
 import attrs
 
+from evaljournal.journal import Record, events
+from evaljournal.replay.state.handlers import EventTable
 from evaljournal.replay.state.known_limits import SLOTS_PER_CALL
 
 _GENERATIONS: Final = 3
@@ -67,3 +70,34 @@ class SlotUse:
         if self.starts < _GENERATIONS * slots or share >= _MOSTLY_USED:
             return None
         return -(-int(SLOTS_PER_CALL * slots / share) // _ROUNDED) * _ROUNDED
+
+
+class SlotUses(dict[str, SlotUse]):
+    """How does each rate-limit key with known limits use them and its slots? Keys that a judge shares are excluded."""
+
+    def __init__(self, table: EventTable) -> None:
+        super().__init__()
+        self._table = table
+        self._is_attached = False
+        self._keys: dict[str, str] = {}
+        """Trial → the rate-limit key of its attempt in flight."""
+
+    def start(self, trial: str, key: str, t: float, seconds: float) -> tuple[SlotUse, tuple[float, float]]:
+        """Count a start for which a limit needs some seconds; return the use of the key, and the time in which it was held."""
+        if not self._is_attached:
+            self._table.attach(self)
+            self._is_attached = True
+        use = self.get(key) or self.setdefault(key, SlotUse(begin=t))
+        self._keys[trial] = key
+        return use, use.start(t, seconds)
+
+    def clear(self) -> None:
+        """Begin again with a session."""
+        super().clear()
+        self._keys.clear()
+
+    def _on_attempt_succeeded(self, event: events.AttemptEnd, record: Record) -> None:
+        if (key := self._keys.pop(event.trial, None)) is not None:
+            self[key].end(record.t)
+
+    _on_attempt_failed = _on_attempt_timed_out = _on_attempt_interrupted = _on_attempt_succeeded

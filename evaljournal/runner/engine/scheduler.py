@@ -159,7 +159,7 @@ class Scheduler:
     def stop_on_same_error(self, scorer: str = "") -> None:
         """Stop the session if its first trials, or the first outputs of a scorer, have all ended with the same error."""
         state = self.recorder.state
-        error = state.repeated_errors[scorer]
+        error = state.sessions.errors.repeated_errors[scorer]
         if error.stops_run(state.settings):
             name = f"{error.type} at {error.location}" if error.location else error.type
             subject = f"scorer {scorer}: the first {error.trials:,} outputs" if scorer else f"the first {error.trials:,} trials"
@@ -238,7 +238,7 @@ class Scheduler:
         if not permit.open:
             return None
         state = self.recorder.state
-        is_held = self._is_held if state.errors or state.calls_failed else None
+        is_held = self._is_held if state.errors or state.scoring.failed else None
         job = lane.next_job(is_held, probe=permit.probe and reach == ANY_JOB)
         if job is None:
             return None

@@ -59,7 +59,7 @@ def assemble(
         recorder.record,
         recorder.clock.wall,
         plan.declared_limits,
-        lambda key: recorder.state.known_limits.recent_needs(key, recorder.clock.now()),
+        lambda key: recorder.state.policy.known_limits.recent_needs(key, recorder.clock.now()),
         reads_headers=not ignores_headers(settings.limits),
     )
 

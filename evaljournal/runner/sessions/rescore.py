@@ -15,7 +15,7 @@ from evaljournal.journal.events import AttemptSucceeded, Noted, RunStopped, Stop
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.readers.reader import fetch
 from evaljournal.replay import RunState, TrialState, fold
-from evaljournal.replay.state.run import PAIRWISE
+from evaljournal.replay.state.scorer_calls import PAIRWISE
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, check_name
 from evaljournal.runner.definition.evaluation import Evaluation

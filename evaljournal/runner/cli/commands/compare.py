@@ -122,7 +122,7 @@ def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all:
 
 def _pairwise(view: LoadedRun, variant: str | None, other: Path) -> dict[str, PairwiseSummary]:
     """Return the results of the pairwise judges that compared the outputs of a run with those of another."""
-    if not view.state.pairwise:
+    if not view.state.scoring.pairwise:
         return {}
     records = read(other, load_blobs=False)
     next(iter(records), None)

@@ -105,7 +105,7 @@ def review(
 
 def current_sample(run: LoadedRun, name: str | None, size: int | None, seed: int | None, method: Method | None) -> Sample:
     """Return the newest sample of a question, or draw one; options that are not None select another."""
-    pairwise_scorers = order_scorers(run.state) | run.state.pairwise.keys()
+    pairwise_scorers = order_scorers(run.state) | run.state.scoring.pairwise.keys()
     if name in pairwise_scorers:
         hint = "pass another --question; reviewers see one output at a time"
         raise UsageError(f"{name!r} compares two outputs, so it cannot be reviewed", hint=hint)

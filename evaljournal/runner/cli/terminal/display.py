@@ -109,7 +109,7 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
         "waiting": _idle_reasons(view, now),
         "limits": [
             {name: getattr(use.limit, name) for name in _LIMIT_FIELDS} | {"used": use.used}
-            for use in state.known_limits.uses(now)
+            for use in state.policy.known_limits.uses(now)
         ],
         **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
         "corrected": corrected_json(view),
@@ -156,7 +156,7 @@ def corrected_lines(view: LoadedRun, variant: str | None = None) -> Iterator[str
 
 def _resume_after(state: RunState) -> str | None:
     """Return the time from which a run that was stopped by a declared limit per day can continue."""
-    end = state.known_limits.day_limit_end() if state.outcome == "quota" else 0.0
+    end = state.policy.known_limits.day_limit_end() if state.outcome == "quota" else 0.0
     with suppress(ValueError, OverflowError):  # The times of a foreign journal may be any.
         return datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds") if end else None
     return None
