@@ -58,7 +58,7 @@ async def fork(
                 event = _adapt(record.event, source_run, origin, copy.journal.head)
                 state.apply(copy.append(event, is_own=record.h in own_starts))
             await copy.journal.wait_room()
-        for number, batch in list(state.batch_lines.open.items()):
+        for number, batch in list(state.batches.lines.open.items()):
             if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
                 end = BatchCollected(batch=number, state="forked", results=0, missing=len(batch.trials))
                 state.apply(copy.journal.append(end))

@@ -104,9 +104,14 @@ def accepted_events(choices: list[tuple[int, int, int, int]]) -> list[Event]:
 
 def view_of(state: RunState) -> tuple[Any, ...]:
     """Return what a state says about batches, trials and totals."""
-    lines = state.batch_lines
+    lines = state.batches.lines
     open_lines = {number: lines.open_lines(number) for number in lines.open}
-    return summarize(state), open_lines, state.uncalled_trials, {name: trial.stage for name, trial in state.trials.items()}
+    return (
+        summarize(state),
+        open_lines,
+        state.batches.uncalled_trials,
+        {name: trial.stage for name, trial in state.trials.items()},
+    )
 
 
 @examples(300)
@@ -120,8 +125,8 @@ def test_every_prefix_folds(choices: list[tuple[int, int, int, int]]) -> None:
         index.apply(record)
         if number % 8 == 0 or number == len(all_records):
             assert view_of(live) == view_of(fold(all_records[:number]))
-    for number, batch in live.batch_lines.open.items():
-        assert len(live.batch_lines.open_lines(number)) == batch.open_lines
+    for number, batch in live.batches.lines.open.items():
+        assert len(live.batches.lines.open_lines(number)) == batch.open_lines
     assert live.total + live.stages["withdrawn"] == index.trial_count
 
 

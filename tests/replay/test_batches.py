@@ -94,11 +94,11 @@ def test_an_interrupted_batch_attempt_is_not_ambiguous() -> None:
     state = fold(records(interrupted_run()))
     failure: list[Event] = [collected(0, 1, state="deleted"), TrialFailed(trial="a", attempts=1, reason="ambiguous")]
 
-    assert ({"a"}, set(), 0) == (state.uncalled_trials, state.interrupted_trials, state.interrupted)
-    assert {1: "a"} == state.batch_lines.open_lines(1)
+    assert ({"a"}, set(), 0) == (state.batches.uncalled_trials, state.interrupted_trials, state.interrupted)
+    assert {1: "a"} == state.batches.lines.open_lines(1)
     assert ["retry"] == findings([*interrupted_run(), *failure])
     state = fold(records([*interrupted_run(), *from_line("a", 1, attempt=2)]))
-    assert (set(), 0, 0) == (state.uncalled_trials, state.repeated_calls, state.repeated_attempts)
+    assert (set(), 0, 0) == (state.batches.uncalled_trials, state.repeated_calls, state.repeated_attempts)
 
 
 def test_batches_have_no_latency() -> None:
@@ -179,7 +179,7 @@ def test_other_sessions_do_not_change_the_lines() -> None:
     start = [number for number, event in enumerate(events) if isinstance(event, SessionStarted)][1]
     state = fold(records([*events[: start + 1], RunStopped(reason="batches")]))
 
-    assert {1: "a", 2: "b", 3: "c"} == state.batch_lines.open_lines(1)
+    assert {1: "a", 2: "b", 3: "c"} == state.batches.lines.open_lines(1)
     assert not isinstance(events[start], RunFinished)
 
 

@@ -24,7 +24,7 @@ async def test_a_fork_of_a_stopped_run_ends_its_batch(tmp_path: Path) -> None:
     await write(tmp_path / "old", [*events[: prepared + 1], RunStopped(reason="interrupted")])
     result = await fork(tmp_path / "old", tmp_path / "new", files=FILES, in_thread=inline)
 
-    assert {} == result.state.batch_lines.open
+    assert {} == result.state.batches.lines.open
     assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new")).findings)
 
 

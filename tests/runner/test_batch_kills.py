@@ -97,7 +97,7 @@ def check(provider: MemoryBatches, disk: SimulatedDisk, outcome: Any, expected: 
     assert [attrs.asdict(batch) for batch in replayed.batches.values()] == [
         attrs.asdict(batch) for batch in live.batches.values()
     ]
-    assert not replayed.batch_lines.open
+    assert not replayed.batches.lines.open
 
 
 def complete_run(monkeypatch: pytest.MonkeyPatch) -> tuple[Ledger, int, int]:

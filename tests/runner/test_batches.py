@@ -286,7 +286,7 @@ async def test_an_interrupt_leaves_the_batches_running(disk: SimulatedDisk, prov
     defined = define_batches(numbered_cases(2))
     outcome = await run_virtual(defined, disk, **signal_after(100))
 
-    assert ("interrupted", 1) == (outcome.stop_reason, len(outcome.state.batch_lines.open))
+    assert ("interrupted", 1) == (outcome.stop_reason, len(outcome.state.batches.lines.open))
     assert "still running at the provider: 1 batch (`evaljournal cancel" in outcome.detail
     outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)

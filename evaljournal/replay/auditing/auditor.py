@@ -247,7 +247,7 @@ class Auditor:
 
     def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
         self._starts.end(call_id)
-        if self._state.batch_lines.is_in_use(*call_id):
+        if self._state.batches.lines.is_in_use(*call_id):
             self._check_elapsed(record, elapsed, 0.0, 0.0, "the line of a batch was read")
             return
         start = self._state.scoring.open[call_id].start
@@ -334,7 +334,7 @@ class Auditor:
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
-        if self._state.batch_lines.is_in_use(event.trial):
+        if self._state.batches.lines.is_in_use(event.trial):
             self._check_elapsed(record, event.elapsed, 0.0, 0.0, "the line of a batch was read")
             return
         # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
@@ -377,7 +377,7 @@ class Auditor:
     def _on_retry_scheduled(self, event: RetryDecision, record: Record) -> None:
         """Recompute the decision to retry a trial or to let it fail."""
         rules, trial = self._retry_rules, self._state.trials[event.trial]
-        if event.trial in self._state.uncalled_trials and isinstance(event, events.TrialFailed):
+        if event.trial in self._state.batches.uncalled_trials and isinstance(event, events.TrialFailed):
             self._add(record, "retry", f"{event.trial!r} fails, but its last attempt used a line of a batch and called nothing")
             return
         if rules is None:
@@ -399,10 +399,10 @@ class Auditor:
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
-            for number in self._state.batch_lines.open:
+            for number in self._state.batches.lines.open:
                 self._add(record, "batches", f"it finishes the run, but batch {number} has not ended")
         elif event.reason == "batches":
-            if not self._state.batch_lines.open:
+            if not self._state.batches.lines.open:
                 self._add(record, "stop", "it stops the run because of batches, but none is open")
         elif event.reason == "budget":
             self._check_budget(record, list(stop_problems(self._state, event)))

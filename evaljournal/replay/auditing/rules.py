@@ -36,7 +36,7 @@ def batch_problems(state: RunState, event: events.BatchPrepared | events.BatchCo
         elif unit := budget.exceeded_by(amounts(event.reserved)):
             yield "budget", f"batch {event.batch} is prepared, but the budget does not allow it ({unit})"
         return
-    batch, lines = state.batches[event.batch], state.batch_lines.open[event.batch]
+    batch, lines = state.batches[event.batch], state.batches.lines.open[event.batch]
     if event.results != lines.used_lines:
         yield "batches", f"it counts {event.results:,} results of batch {event.batch}, but {lines.used_lines:,} were used"
     if event.results + event.missing > batch.lines:

@@ -143,7 +143,7 @@ def next_command(state: RunState, path: Path | str) -> str:
 
 
 def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -> str:
-    for number in filter(state.is_rescored, state.batch_lines.open):
+    for number in filter(state.batches.is_rescored, state.batches.lines.open):
         prepared = state.batches[number].prepared
         is_own = state.started is not None and prepared.scorer in state.started.scorers
         model = f"{'anthropic:' if prepared.api == 'anthropic' else ''}{prepared.model}"
@@ -154,7 +154,7 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
     if state.outcome != "finished":
         options = ["--adopt"] if state.outcome == "same_error" else []
         options += ["--retry-failed"] if options and state.failed else []
-        open_batches = [state.batches[number] for number in state.batch_lines.open]
+        open_batches = [state.batches[number] for number in state.batches.lines.open]
         if open_batches and all(batch.is_lost for batch in open_batches):
             return cancel_command(state, path)
         if open_batches and _has_command(state):

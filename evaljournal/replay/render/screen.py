@@ -99,7 +99,7 @@ def _quiet_text(state: RunState, now: float) -> str:
     min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
     return (
         f"no trial done for {duration(quiet_seconds)}"
-        if not state.outcome and is_waiting and not state.batch_lines.open and quiet_seconds > min_seconds
+        if not state.outcome and is_waiting and not state.batches.lines.open and quiet_seconds > min_seconds
         else ""
     )
 

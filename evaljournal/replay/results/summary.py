@@ -188,7 +188,7 @@ def batches_of(state: RunState) -> list[BatchSummary]:
     """Return the batches of a run."""
     summaries: list[BatchSummary] = []
     for number, batch in state.batches.items():
-        lines, prepared = state.batch_lines.open.get(number), batch.prepared
+        lines, prepared = state.batches.lines.open.get(number), batch.prepared
         summary = BatchSummary(
             batch=number,
             scorer=prepared.scorer or None,

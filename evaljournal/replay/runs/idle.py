@@ -80,7 +80,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
         return []
     ready_trials = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
     ready_trials += len(state.backing_off) - in_backoff(state, now)
-    batches = state.batch_lines.open.values()
+    batches = state.batches.lines.open.values()
     ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
     keys = [
         key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if not key.startswith(SCORER_PREFIX)

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from evaljournal.journal import Event, events
-from evaljournal.journal.format.batches import OpenBatch
+from evaljournal.journal import Record, events
+from evaljournal.journal.format.batches import BatchLines, OpenBatch
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import is_amount, noted_usage
 
@@ -252,7 +252,7 @@ class Budget:
         self.limits = amounts(settings.get("budget"), zero=False)
         self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
         for trial in being_scored:
-            self._spend_reserve(trial)
+            self.spend_reserve(trial)
         for usage in self._variants.values():
             usage.unreported_trials.clear()
 
@@ -260,33 +260,6 @@ class Budget:
         """Reserve amounts for the open lines of a batch."""
         if batch_amounts := amounts(reserved):
             self._batches[number] = batch_amounts, batch
-
-    def apply(self, event: Event, trials: Mapping[str, TrialState]) -> None:
-        """Count an event; `trials` are those of the run."""
-        match event:
-            case events.AttemptStarted():
-                self._start(event, trials[event.trial].variant)
-            case events.Noted():
-                self.spend(noted_usage(event.name, event.value), event.trial, event.attempt)
-            case events.AttemptSucceeded() | events.StepCompleted():
-                self.spend(event.usage, event.trial, event.attempt)
-            case events.AttemptFailed() | events.AttemptTimedOut():
-                self.spend(event.usage, event.trial, event.attempt)
-                self._end(event.trial, interrupted=isinstance(event, events.AttemptTimedOut) or event.error == OVER_BUDGET)
-            case events.AttemptInterrupted():
-                self._end(event.trial, interrupted=True)
-            case events.ScorerCallFailed(category="timed_out"):
-                self._spend_reserve(event.trial)
-            case events.TrialCompleted():
-                self._complete(event.trial)
-            case events.TrialFailed() | events.TrialWithdrawn():
-                self._end(event.trial)
-                self._usage_by_trial.pop(event.trial, None)
-            case events.RunStopped() | events.RunFinished():
-                self._has_ended = True
-                self.other_runs = amounts(getattr(event, "other_runs", None)) or self.other_runs
-            case _:
-                pass
 
     def spend(self, usage: Any, trial: str = "", number: int = 0) -> None:
         """Count usage; it is covered by the reserve of its attempt, if that is in flight or being scored."""
@@ -300,14 +273,15 @@ class Budget:
                 if self.trial_limits:
                     _add(self._usage_by_trial.setdefault(trial, {}), unit, amount)
 
-    def _start(self, event: events.AttemptStarted, variant: str) -> None:
+    def start(self, event: events.AttemptStarted, variant: str) -> None:
+        """Reserve amounts for an attempt."""
         self._open[event.trial], usage = _OpenAttempt(event.attempt, variant, bool(event.batch)), self._variants[variant]
         self.other_runs = amounts(event.other_runs)
         usage.open_attempts += 1
         for unit, amount in amounts(event.reserved).items():
             usage.estimate[unit] = max(usage.estimate.get(unit, 0.0), amount)
 
-    def _spend_reserve(self, trial: str) -> None:
+    def spend_reserve(self, trial: str) -> None:
         """Count the unused reserve of an attempt as spent: a call ended without reporting its usage."""
         if (attempt := self._open.get(trial)) is not None:
             usage = self._variants[attempt.variant]
@@ -317,10 +291,10 @@ class Budget:
                 else:
                     usage.uncounted_attempts[unit] += 1
 
-    def _end(self, trial: str, *, interrupted: bool = False) -> _OpenAttempt | None:
+    def end(self, trial: str, *, interrupted: bool = False) -> _OpenAttempt | None:
         """Release the reserve of an attempt and return it; if the attempt was interrupted, its unused reserve is spent."""
         if interrupted and not (trial in self._open and self._open[trial].is_from_batch):
-            self._spend_reserve(trial)
+            self.spend_reserve(trial)
         attempt = self._open.pop(trial, None)
         if attempt is not None:
             usage = self._variants[attempt.variant]
@@ -329,10 +303,20 @@ class Budget:
                 _add(usage.open_usage, unit, -amount)
         return attempt
 
-    def _complete(self, trial: str) -> None:
+    def withdraw(self, trial: str) -> None:
+        """Release the reserve of a trial that has failed, or that is no longer part of the run."""
+        self.end(trial)
+        self._usage_by_trial.pop(trial, None)
+
+    def end_session(self, other_runs: object) -> None:
+        """Count nothing as in flight any more; `other_runs` is what the other runs of the suite had spent and reserved."""
+        self._has_ended = True
+        self.other_runs = amounts(other_runs) or self.other_runs
+
+    def complete(self, trial: str) -> None:
         """Release the reserve of a completed trial; the reserves of later attempts follow from its usage."""
         self._usage_by_trial.pop(trial, None)
-        if (attempt := self._end(trial)) is None:
+        if (attempt := self.end(trial)) is None:
             return
         usage = self._variants[attempt.variant]
         for unit in UNITS:
@@ -341,6 +325,60 @@ class Budget:
             elif unit not in usage.reported_units:
                 usage.reported_units.add(unit)
                 _add(self.spent, unit, usage.uncounted_attempts.pop(unit, 0) * usage.largest[unit])
+
+
+@attrs.define(eq=False)
+class BudgetEvents:
+    """Which events spend from the budget, or reserve and release amounts? It exists only in a run with a budget.
+
+    It is the last of the projections: the reserve of a batch needs its lines, and that of an attempt the variant of its trial.
+    """
+
+    budget: Budget
+    _trials: Mapping[str, TrialState]
+    _lines: BatchLines
+
+    def _on_attempt_started(self, event: events.AttemptStarted, _: Record) -> None:
+        self.budget.start(event, self._trials[event.trial].variant)
+
+    def _on_noted(self, event: events.Noted, _: Record) -> None:
+        self.budget.spend(noted_usage(event.name, event.value), event.trial, event.attempt)
+
+    def _on_attempt_succeeded(self, event: events.AttemptSucceeded | events.StepCompleted, _: Record) -> None:
+        self.budget.spend(event.usage, event.trial, event.attempt)
+
+    _on_step_completed = _on_attempt_succeeded
+
+    def _on_attempt_failed(self, event: events.AttemptFailed, _: Record) -> None:
+        self.budget.spend(event.usage, event.trial, event.attempt)
+        self.budget.end(event.trial, interrupted=event.error == OVER_BUDGET)
+
+    def _on_attempt_timed_out(self, event: events.AttemptTimedOut, _: Record) -> None:
+        self.budget.spend(event.usage, event.trial, event.attempt)
+        self.budget.end(event.trial, interrupted=True)
+
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
+        self.budget.end(event.trial, interrupted=True)
+
+    def _on_scorer_call_failed(self, event: events.ScorerCallFailed, _: Record) -> None:
+        if event.category == "timed_out":
+            self.budget.spend_reserve(event.trial)
+
+    def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
+        self.budget.complete(event.trial)
+
+    def _on_trial_failed(self, event: events.TrialFailed | events.TrialWithdrawn, _: Record) -> None:
+        self.budget.withdraw(event.trial)
+
+    _on_trial_withdrawn = _on_trial_failed
+
+    def _on_batch_prepared(self, event: events.BatchPrepared, _: Record) -> None:
+        self.budget.reserve_batch(event.batch, event.reserved, self._lines.open[event.batch])
+
+    def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
+        self.budget.end_session(event.other_runs if isinstance(event, events.RunStopped) else None)
+
+    _on_run_finished = _on_run_stopped
 
 
 def _with_judges(usage: Any) -> Iterator[tuple[str, float]]:

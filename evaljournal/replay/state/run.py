@@ -9,18 +9,16 @@ import itertools
 import math
 import sys
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.journal.fact import evolve_fact
-from evaljournal.journal.format.batches import BatchLines
 from evaljournal.replay.state.answers import Answers
-from evaljournal.replay.state.batches import BatchState
-from evaljournal.replay.state.budget import Budget
+from evaljournal.replay.state.batches import Batches
+from evaljournal.replay.state.budget import Budget, BudgetEvents
 from evaljournal.replay.state.handlers import EventTable
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.policy import Policy
@@ -40,7 +38,7 @@ from evaljournal.replay.state.trial import (
 )
 from evaljournal.replay.state.usage import add, cost_of, noted_usage, subtract, unpriced_models
 from evaljournal.replay.state.versions import TaskVersions
-from evaljournal.replay.state.workers import WORKER_ENDED, WorkerTotals
+from evaljournal.replay.state.workers import WORKER_ENDED, Workers
 from evaljournal.replay.text import as_words
 
 
@@ -75,8 +73,7 @@ class RunState(Totals):
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
     sessions: Sessions = attrs.field(init=False)
     _table: EventTable = attrs.field(init=False)
-    workers: defaultdict[str, WorkerTotals] = attrs.field(factory=lambda: defaultdict(WorkerTotals))
-    """By name; empty if all attempts ran in the process of the run."""
+    workers: Workers = attrs.field(factory=Workers)
     variants: Variants = attrs.field(factory=Variants)
     running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
     """Trial → its attempt in flight."""
@@ -121,12 +118,8 @@ class RunState(Totals):
     """Trial → start and end of set-up, teardown and the waits for rate limits inside its attempt in flight."""
     budget: Budget | None = None
     """Amounts spent and reserved; None if no session had a budget."""
-    batches: dict[int, BatchState] = attrs.field(factory=dict[int, BatchState])
-    """Number → batch, open or ended."""
-    batch_lines: BatchLines = attrs.field(factory=BatchLines)
-    """The lines of the open batches, and the trials that wait for them."""
-    uncalled_trials: set[str] = attrs.field(factory=set[str])
-    """Trials whose last attempt used a line of a batch and was interrupted: nothing was called, so nothing is repeated."""
+    _budget_events: BudgetEvents | None = None
+    batches: Batches = attrs.field(init=False)
 
     steps: RunSteps = attrs.field(factory=RunSteps)
     scoring: ScorerCalls = attrs.field(init=False)
@@ -143,9 +136,11 @@ class RunState(Totals):
         self._table = EventTable(_ORDER)
         self.policy = Policy(self.sessions, SlotUses(self._table))
         self.scoring = ScorerCalls(self.trials, self.scores, self.sessions.errors)
+        self.batches = Batches(self.trials)
         sessions = self.sessions
-        for projection in (self, sessions, sessions.errors, sessions.task_versions, self.policy, self.scoring):
+        for projection in (self, sessions, sessions.errors, sessions.task_versions, self.policy, self.scoring, self.workers):
             self._table.attach(projection)
+        self._table.attach_at(self.batches, events.BatchPrepared)
 
     def apply(self, record: Record) -> None:
         """Update the state with the next record."""
@@ -153,12 +148,6 @@ class RunState(Totals):
         self.seq, self.at, self.t, event, _, self.head, _, _ = record
         for handle in self._table[event.__class__]:
             handle(event, record)
-        if self.batches:
-            self.batch_lines.advance(event)
-        if self.budget is not None:
-            if event.__class__ is events.BatchPrepared:
-                self.budget.reserve_batch(event.batch, event.reserved, self.batch_lines.open[event.batch])
-            self.budget.apply(event, self.trials)
 
     @property
     def elapsed(self) -> float:
@@ -208,11 +197,6 @@ class RunState(Totals):
         usages = self._usage_in_flight.get(name, ())
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
 
-    def is_rescored(self, batch: int) -> bool:
-        """Return whether an open batch has calls of a judge for completed trials, so that only `rescore` uses its results."""
-        trials = self.batch_lines.open_lines(batch).values()
-        return bool(self.batch_lines.open[batch].scorer) and any(self.trials[trial].stage == "completed" for trial in trials)
-
     def is_over_budget(self, name: str, usage: Any = None) -> bool:
         """Return whether a trial exceeds the budget per trial; `usage` is not recorded yet and counts, too."""
         return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))
@@ -253,14 +237,22 @@ class RunState(Totals):
     def _begin_budget(self, session: int) -> None:
         """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
         if self.sessions.is_first_of_shard:
-            self.budget = None
+            self._set_budget(None)
         if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
-            self.budget = Budget()
+            self._set_budget(budget := Budget())
             if self.sessions.merged.of_session(session) is None:
-                self.budget.spend(self.usage)
+                budget.spend(self.usage)
         if self.budget is not None:
             called_trials = (trial for (trial, _), call in self.scoring.open.items() if call.key is not None)
             self.budget.begin_session(self.settings, dict.fromkeys(called_trials))
+
+    def _set_budget(self, budget: Budget | None) -> None:
+        if self._budget_events is not None:
+            self._table.detach(self._budget_events)
+        self.budget, self._budget_events = budget, None
+        if budget is not None:
+            self._budget_events = BudgetEvents(budget, self.trials, self.batches.lines)
+            self._table.attach(self._budget_events)
 
     def _adopt(self, old_start: events.RunStarted, new_start: events.RunStarted, record: Record) -> None:
         self.scores.set_versions(new_start.scorers)
@@ -307,8 +299,6 @@ class RunState(Totals):
             self._running_keys[event.trial] = None if event.batch else event.key
         if event.need is not None:
             self.policy.start_attempt(event.trial, event.key, event.need, record.t, has_queue=self.stages["queued"] > 0)
-        if self.batches:
-            self.uncalled_trials.discard(event.trial)
         if event.trial in self.interrupted_trials:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1 + repeated_calls
@@ -324,14 +314,14 @@ class RunState(Totals):
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
-            self.workers[event.worker].count(event, record.t, len(self.sessions))
+            self.workers.count(event, record.t)
         if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
+        latency = self._latency(event)
         self._move(event.trial, trial, "scoring")
         if not (repeated_error := self.sessions.errors.repeated_errors[""]).is_over:
             repeated_error.end()
         self.outputs += 1
-        latency = self._latency(event)
         if not math.isnan(latency):
             self.latencies.append(latency)
         trial.set_output(record, latency, cost_of([*self._usage_in_flight.pop(event.trial, ()), event.usage]))
@@ -346,7 +336,7 @@ class RunState(Totals):
 
     def _latency(self, event: events.AttemptSucceeded) -> float:
         """Return the latency of an output; NaN if it is from a batch."""
-        if self.batch_lines.is_in_use(event.trial):
+        if self.running[event.trial].slot == NO_SLOT:
             return math.nan
         latency, steps = event.elapsed, self.steps.open.get(event.trial)
         if self._waits_in_flight:
@@ -375,7 +365,7 @@ class RunState(Totals):
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
-            self.workers[event.worker].count(event, record.t, len(self.sessions))
+            self.workers.count(event, record.t)
         self._move(event.trial, trial, "unsettled")
         trial.answer = None
         history = trial.retry_history = trial.retry_history or RetryHistory()
@@ -402,13 +392,12 @@ class RunState(Totals):
     _on_attempt_timed_out = _on_attempt_failed
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
-        start = self.running[event.trial].start
+        attempt = self.running[event.trial]
         trial = self.trials[event.trial]
         if event.worker:
-            self.workers[event.worker].count(event, record.t, len(self.sessions))
+            self.workers.count(event, record.t)
         self._move(event.trial, trial, "interrupted")
         trial.answer = None
-        is_uncalled = self.batch_lines.is_in_use(event.trial)
         if event.reason in WORKER_ENDS:
             history = trial.retry_history = trial.retry_history or RetryHistory()
             history.count_failure(event.reason)
@@ -416,10 +405,11 @@ class RunState(Totals):
             history.error_type = history.location = ""
         elif trial.retry_history is not None:
             trial.retry_history.category = "interrupted"
-        self.interrupted += not is_uncalled
-        (self.uncalled_trials if is_uncalled else self.interrupted_trials).add(event.trial)
+        if attempt.slot != NO_SLOT:
+            self.interrupted += 1
+            self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
-            elapsed = max(0.0, self.sessions.previous_end - start) if event.elapsed is None else event.elapsed
+            elapsed = max(0.0, self.sessions.previous_end - attempt.start) if event.elapsed is None else event.elapsed
             steps.spend(self._without_waits(event.trial, elapsed), resets_timeout=True)
         self._add_unproductive_usage(event.trial)
 
@@ -523,8 +513,8 @@ class RunState(Totals):
         self._add_usage(usage, event.trial)
         if event.name in _STOP_NOTES:
             self.sessions.errors.note_stop(event)
-        elif event.name == WORKER_ENDED and isinstance(event.value, dict):
-            self.workers[str(event.value.get("worker", ""))].count_end(event.value)
+        elif event.name == WORKER_ENDED:
+            self.workers.note_end(event)
         elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
             self.blocking_calls = event.value["calls"]
         elif event.name == SHORT_PROMPT:
@@ -546,27 +536,6 @@ class RunState(Totals):
         elif not is_latest or trial.output_location is None:
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
-    def _on_batch_prepared(self, event: events.BatchPrepared, record: Record) -> None:
-        self.batches[event.batch] = BatchState(
-            prepared=event, lines=len(event.trials), prepared_at=record.at, prepared_seq=record.seq
-        )
-
-    def _on_batch_submitted(self, event: events.BatchSubmitted, record: Record) -> None:
-        batch = self.batches[event.batch]
-        batch.id, batch.file, batch.expires = event.id, event.file, event.expires
-        batch.state, batch.submitted_at = "submitted", record.at
-
-    def _on_batch_changed(self, event: events.BatchChanged, _: Record) -> None:
-        batch = self.batches[event.batch]
-        batch.state, batch.completed, batch.failed = event.state, event.completed, event.failed
-        batch.expires, batch.message = event.expires or batch.expires, event.message
-
-    def _on_batch_collected(self, event: events.BatchCollected, record: Record) -> None:
-        batch = self.batches[event.batch]
-        batch.state, batch.ended_at, batch.message = event.state, record.at, event.message or batch.message
-        batch.results, batch.missing, batch.unused = event.results, event.missing, event.unused
-        batch.prepared = evolve_fact(batch.prepared, trials=[])
-
     def _on_segment_opened(self, _: events.SegmentOpened | events.JournalRecovered, __: Record) -> None:
         """Ignore `t`: the record may precede `session_started`, and its `t` is then that of the next session."""
         self.t = self.sessions.previous_t
@@ -575,8 +544,6 @@ class RunState(Totals):
 
     def _add_usage(self, usage: Any, name: str) -> None:
         add(self.usage, usage)
-        if self.batches and (batch := self.batch_lines.batch_in_use(name)):
-            add(self.batches[batch].usage, usage)
         if self.variants and (trial := self.trials.get(name)) is not None:
             add(self.variants[trial.variant].usage, usage)
         for sum_name, model in unpriced_models(usage):
@@ -592,7 +559,18 @@ class RunState(Totals):
             add(self.usage_without_output, part)
 
 
-_ORDER: Final = (Sessions, SessionErrors, TaskVersions, RunState, ScorerCalls, Policy, SlotUses)
+_ORDER: Final = (
+    Sessions,
+    SessionErrors,
+    TaskVersions,
+    RunState,
+    ScorerCalls,
+    Policy,
+    SlotUses,
+    Workers,
+    Batches,
+    BudgetEvents,
+)
 """The projections in the order in which they apply an event."""
 
 

@@ -1,11 +1,14 @@
-"""Totals of each worker of a run: the attempts that ended in it, the time in which it was busy, and how it ended."""
+"""Totals of each worker of a run: the attempts that ended in it, the time in which it was busy, and how it ended.
+
+Only the end of an attempt names its worker, so the trials count it there; an attempt in the process of the run has none.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
-from evaljournal.journal import events
+from evaljournal.journal import Record, events
 from evaljournal.replay.state.trial import WORKER_ENDS
 from evaljournal.replay.text import as_words, duration, plural, printable
 
@@ -64,6 +67,29 @@ class WorkerTotals:
         """How it ended, as text; empty if it did not."""
         counts = zip((self.died, self.lost), WORKER_ENDS, strict=True)
         return ", ".join(f"{as_words(name)}{f' {count:,} times' if count > 1 else ''}" for count, name in counts if count)
+
+
+class Workers(dict[str, WorkerTotals]):
+    """What has each worker done? By name; empty if all attempts ran in the process of the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sessions = 0
+
+    def count(self, event: events.AttemptEnd, t: float) -> None:
+        """Count the end of an attempt in a worker."""
+        self._of(event.worker).count(event, t, self._sessions)
+
+    def note_end(self, event: events.Noted) -> None:
+        """Count the end of a worker, as it was noted."""
+        if isinstance(event.value, dict):
+            self._of(str(event.value.get("worker", ""))).count_end(event.value)
+
+    def _of(self, name: str) -> WorkerTotals:
+        return self.get(name) or self.setdefault(name, WorkerTotals())
+
+    def _on_session_started(self, _: events.SessionStarted, __: Record) -> None:
+        self._sessions += 1
 
 
 def ended_workers(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:

@@ -88,8 +88,8 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path,
     """
     open_apis: dict[int, BatchApi] = {}
     targets = list(targets)
-    for number in state.batch_lines.open:
-        batch, is_rescored = state.batches[number], state.is_rescored(number)
+    for number in state.batches.lines.open:
+        batch, is_rescored = state.batches[number], state.batches.is_rescored(number)
         prepared = batch.prepared
         owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
         owners = owners if rescores or not is_rescored else []

@@ -142,7 +142,7 @@ class Batcher:
         recorder = scheduler.recorder
         self._journal = recorder.journal
         self._state = recorder.state
-        self._lines = recorder.state.batch_lines
+        self._lines = recorder.state.batches.lines
         self._record = recorder.record
         self._wall = recorder.clock.wall
         scheduler.on_idle = self.wake
@@ -305,7 +305,7 @@ class Batcher:
         last = self._state.batches[number]
         if (last.state, last.message) != (state, message):
             self._record_change(number, last, state, message)
-        cancel = "the same command with --cancel" if self._state.is_rescored(number) else "`evaljournal cancel`"
+        cancel = "the same command with --cancel" if self._state.batches.is_rescored(number) else "`evaljournal cancel`"
         self._problem = f"{message}; {cancel} records the batch as ended, then its lines can be sent again"
         batch.status, batch.is_checked = None, True
         self._postpone(batch)

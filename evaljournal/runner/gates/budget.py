@@ -132,4 +132,4 @@ class BudgetGate(StartGate):
 
     @property
     def _is_idle(self) -> bool:
-        return self._scheduler.is_idle and not self._state.batch_lines.open
+        return self._scheduler.is_idle and not self._state.batches.lines.open

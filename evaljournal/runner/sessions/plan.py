@@ -388,7 +388,7 @@ def _read_first(trials: Trials, evaluation: Evaluation[Any, Any, Any]) -> Iterab
 
 
 def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, path: Path, options: Options) -> None:
-    old_start, open_batches = state.started, state.batch_lines.open
+    old_start, open_batches = state.started, state.batches.lines.open
     if old_start is None or is_done(state, options) or (options.adopt and not open_batches):
         return
     changes = [] if old_start.is_replacement else differences(old_start, new_start, state.settings)

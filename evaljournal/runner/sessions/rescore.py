@@ -109,9 +109,9 @@ class Rescoring(Session):
         for trial, _ in trials:
             check_name(state.trials[trial].case)
         gate_results(state)
-        if self.options.cancel_batches and not state.batch_lines.open:
+        if self.options.cancel_batches and not state.batches.lines.open:
             raise UsageError(f"{self.path} has no open batches; remove --cancel")
-        if not trials and not state.batch_lines.open:
+        if not trials and not state.batches.lines.open:
             return None
         settings, keys = _settings(state.settings), TaskKeys(None, {}, {}, {})
         settings = settings.with_values({name: self.overrides[name] for name in _BATCHES if name in self.overrides})
@@ -143,7 +143,7 @@ class Rescoring(Session):
 
     def _record_end(self, recorder: Recorder, _: object, executor: TrialExecutor) -> Outcome:
         state, self._scored_outputs = recorder.state, executor.scheduler.completed
-        is_cancelled = self.options.cancel_batches and not state.batch_lines.open
+        is_cancelled = self.options.cancel_batches and not state.batches.lines.open
         reason = None if is_cancelled or self._scored_outputs == self._total else executor.shutdown.reason
         old_outcome = "finished" if _is_finished(state) else state.sessions[-2].outcome or "interrupted"
         if reason is None and old_outcome == "finished":

@@ -323,7 +323,7 @@ class Session:
 
     def _batches(self, plan: Plan, state: RunState) -> "tuple[BatchTargets, dict[int, BatchApi]] | None":
         """Return what can be sent in batches, and the open batches; raise a `UsageError` if they cannot be collected."""
-        if not plan.settings.batch and not state.batch_lines.open:
+        if not plan.settings.batch and not state.batches.lines.open:
             return None
         from evaljournal.runner.batches.targets import BatchTargets, open_batch_apis  # noqa: PLC0415  # few runs need it
 
@@ -382,7 +382,7 @@ class Session:
 
     def _with_batches(self, state: RunState, reason: str, detail: str) -> str:
         """Return the details of a stop, and that batches are still running, unless the reason says so."""
-        count = sum(batch.is_submitted for batch in state.batch_lines.open.values())
+        count = sum(batch.is_submitted for batch in state.batches.lines.open.values())
         if not count or reason == "batches":
             return detail
         batches = f"still running at the provider: {plural(count, 'batch', 'batches')}"

@@ -32,7 +32,7 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
     """
     view = open_run(run)
     exit_if_damaged(view.problem)
-    if not (numbers := list(view.state.batch_lines.open)):
+    if not (numbers := list(view.state.batches.lines.open)):
         echo(f"{run} has no open batches", err=True)
         return
     options = dict.fromkeys(("json", "verbose", "nat_output", "head_file")) | {"plain": True, "resume": True}
@@ -42,7 +42,7 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
         session = CommandSession(evaluation, reference, {}, options)
         outcome = session.run(run)
     state = outcome.state
-    if state.batch_lines.open:
+    if state.batches.lines.open:
         session.finish(outcome)
     for number in numbers:
         echo(_batch_line(state, number), err=True)

@@ -32,7 +32,7 @@ def fork(run: Path, seq: int | None, target: Path) -> None:
     counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
     progress = f"{progress_text(state)} done" if total_trials(state) else counts
     echo(f"{target}: forked from {run} at record {new_run.seq:,}; {progress}", err=True)
-    if state.batch_lines.open:
+    if state.batches.lines.open:
         echo("both runs collect the open batches; `evaljournal cancel` of one cancels them for both", err=True)
     carry_over(target, [run])
     echo(f"next: {next_step(state, target)}", err=True)

@@ -415,8 +415,8 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, labels: Sequence[
 
 def _batch_lines(trial: str, state: RunState) -> Iterator[str]:
     """Yield the lines of open batches that a trial waits for."""
-    for scorer in dict.fromkeys(batch.scorer for batch in state.batch_lines.open.values()):
-        if (place := state.batch_lines.line_of(trial, scorer)) is not None:
+    for scorer in dict.fromkeys(batch.scorer for batch in state.batches.lines.open.values()):
+        if (place := state.batches.lines.line_of(trial, scorer)) is not None:
             number, line = place
             judge = f" of {printable(scorer, 24)}" if scorer else ""
             status = printable(state.batches[number].state, 24).replace("_", " ")
