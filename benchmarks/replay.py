@@ -105,7 +105,7 @@ def _summary(figures: Figures, small: Path, large: Path) -> None:
     per_trial: list[float] = []
     for path in (small, large):
         state: RunState = fold(read(path, load_blobs=False))
-        per_trial.append(min(_cpu(partial(summarize, state)) for _ in range(ROUNDS)) / state.total)
+        per_trial.append(min(_cpu(partial(summarize, state)) for _ in range(ROUNDS)) / state.totals.total)
     print("\nsummary of a folded run")
     figures.show("CPU per trial in the large run", per_trial[1] * 1e6, unit="µs")
     figures.show("… relative to the small run", per_trial[1] / per_trial[0], maximum=2)

@@ -275,7 +275,7 @@ class _ShardCopier:
             raise InvalidRecord(self._shard.path, record.seq, "its totals are not those of the trials")
         if journal.lifecycle.open_trials or not self._is_complete:
             return events.RunStopped(reason="interrupted")
-        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.totals.stages["withdrawn"]}
         elapsed = None if event.elapsed is None else state.elapsed
         return events.RunFinished(**totals, head=journal.head if event.head else "", elapsed=elapsed)
 

@@ -60,7 +60,7 @@ def test_the_golden_merged_run_has_its_figures() -> None:
     """The hash chain is intact, and every retry is reproduced; sessions, outcomes, results and duration are unchanged."""
     state = load(GOLDEN).state
     ends = [event for event in events_of(GOLDEN) if isinstance(event, RunStopped | RunFinished)]
-    figures = state.completed, state.failed, state.attempts, state.sessions.planned, round(state.elapsed, 3)
+    figures = state.completed, state.failed, state.totals.attempts, state.sessions.planned, round(state.elapsed, 3)
 
     assert (True, ()) == (verify(GOLDEN).ok, audit(read(GOLDEN), rules=retry_rules).findings)
     assert ["1/3", "1/3", "2/3", ""] == [session.shard for session in state.sessions]

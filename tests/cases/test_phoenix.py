@@ -65,7 +65,7 @@ async def test_8_cancelling_the_run_ends_its_tasks() -> None:
         (event.trial, event.reason) for event in events(disk, AttemptInterrupted)
     )
     assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
-    assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
+    assert (20, 25) == (outcome.state.completed, outcome.state.totals.attempts)
 
 
 async def test_10_the_wall_clock_does_not_matter(disk: SimulatedDisk) -> None:

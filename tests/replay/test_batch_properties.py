@@ -127,7 +127,7 @@ def test_every_prefix_folds(choices: list[tuple[int, int, int, int]]) -> None:
             assert view_of(live) == view_of(fold(all_records[:number]))
     for number, batch in live.batches.lines.open.items():
         assert len(live.batches.lines.open_lines(number)) == batch.open_lines
-    assert live.total + live.stages["withdrawn"] == index.trial_count
+    assert live.totals.total + live.totals.stages["withdrawn"] == index.trial_count
 
 
 @examples(300)

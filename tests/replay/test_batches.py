@@ -94,18 +94,26 @@ def test_an_interrupted_batch_attempt_is_not_ambiguous() -> None:
     state = fold(records(interrupted_run()))
     failure: list[Event] = [collected(0, 1, state="deleted"), TrialFailed(trial="a", attempts=1, reason="ambiguous")]
 
-    assert ({"a"}, set(), 0) == (state.batches.uncalled_trials, state.interrupted_trials, state.interrupted)
+    assert ({"a"}, set(), 0) == (
+        state.batches.uncalled_trials,
+        state.trials.attempts.interrupted_trials,
+        state.trials.attempts.interrupted,
+    )
     assert {1: "a"} == state.batches.lines.open_lines(1)
     assert ["retry"] == findings([*interrupted_run(), *failure])
     state = fold(records([*interrupted_run(), *from_line("a", 1, attempt=2)]))
-    assert (set(), 0, 0) == (state.batches.uncalled_trials, state.repeated_calls, state.repeated_attempts)
+    assert (set(), 0, 0) == (
+        state.batches.uncalled_trials,
+        state.trials.attempts.repeated_calls,
+        state.trials.attempts.repeated,
+    )
 
 
 def test_batches_have_no_latency() -> None:
     """Outputs of a batch are left out of the quantiles, and their trials have no latency."""
     state = fold(records(batch_run()))
 
-    assert [0.001] == list(state.latencies)
+    assert [0.001] == list(state.trials.attempts.latencies)
     assert [None, None, 0.001] == [trial.latency for trial in state.trials.values()]
     assert (1, 0.001) == (summarize(state).latency.count, summarize(state).latency.p95)
     assert (4, 3) == (summarize(state).attempts.started, summarize(state).attempts.succeeded)

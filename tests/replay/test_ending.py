@@ -468,7 +468,7 @@ def test_next_command_without_a_task() -> None:
     The path is quoted.
     """
     failed = RunState()
-    failed.sessions.outcome, failed.stages["failed"] = "finished", 1
+    failed.sessions.outcome, failed.totals.stages["failed"] = "finished", 1
 
     assert "evaljournal resume 'a b' --task FILE.py:NAME" == next_command(RunState(), "a b")
     assert "evaljournal resume a --retry-failed --task FILE.py:NAME" == next_command(failed, "a")
@@ -478,5 +478,5 @@ def test_next_command_without_a_task() -> None:
     python.sessions.started = evolve_fact(python.started, task="")
     assert 'run(capitals, "it\'s", resume=True)' == next_command(python, "it's")
     python.sessions.started = evolve_fact(python.started, evaluation="x); print(")
-    python.sessions.outcome, python.stages["failed"] = "finished", 1
+    python.sessions.outcome, python.totals.stages["failed"] = "finished", 1
     assert "run(…, 'a', resume=True, retry_failed=True)" == next_command(python, "a")

@@ -196,9 +196,9 @@ def test_failing_inputs(others: list[Event], text: str) -> None:
     retry = RetryScheduled(trial="a", attempt=2, delay=1.0, reason="unavailable")
     pause = IntakePaused(until=103.0, reason="unavailable")
     state = run_state([START, *queued("a"), *others, attempt_started("a"), failure, retry, pause])
-    state.sessions.planned = state.total
+    state.sessions.planned = state.totals.total
 
-    assert [text] == [reason.text for reason in reasons(state, now=NOW, total=state.total)]
+    assert [text] == [reason.text for reason in reasons(state, now=NOW, total=state.totals.total)]
 
 
 def test_before_the_first_session() -> None:
@@ -214,7 +214,7 @@ def test_a_free_place_in_a_worker() -> None:
     state.settings["workers"] = {"kind": "processes", "workers": 1, "concurrency": 1}
 
     assert [Reason(reason="workers", text="all workers are busy")] == reasons(state, now=NOW, total=2)
-    state.running.clear()
+    state.trials.running.clear()
     assert [Reason(reason="workers", text="no worker is ready")] == reasons(state, now=NOW, total=2)
     state.settings["workers"]["tasks"] = False
     assert [] == reasons(state, now=NOW, total=2)

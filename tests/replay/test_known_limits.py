@@ -404,7 +404,7 @@ def test_waits_are_not_latency() -> None:
     steps = [(1.0, 2.0), (1.2, 4.0), (50.0, 60.0)]  # Each has waited for half a second.
     state = fold(records(("00:00:00", agent(steps))))
 
-    assert [200.0 - 0.7 - 0.5] == list(state.latencies)
+    assert [200.0 - 0.7 - 0.5] == list(state.trials.attempts.latencies)
     assert 1.5 == state.steps.seconds_waited
 
 

@@ -83,7 +83,7 @@ def latency(*attempts: list[Timed], **options: Any) -> float:
     trial = state.trials["a"]
 
     assert trial.latency is not None
-    assert [trial.latency] == list(state.latencies)
+    assert [trial.latency] == list(state.trials.attempts.latencies)
     assert trial.latency <= timeline.times["a"].total
     return trial.latency
 

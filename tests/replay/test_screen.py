@@ -98,9 +98,9 @@ def test_rate_of_this_session() -> None:
     state = run_state(itertools.chain.from_iterable(ok(f"t{number}") for number in range(8)))
 
     assert "8 of 10 · 80 % · 0.8/s · about 2 s left" in screen_lines(state, now=10.0, total=10)[1]
-    state.done_before = 5
+    state.trials.done_before = 5
     assert "8 of 10 · 80 % · 0.3/s · about 7 s left" in screen_lines(state, now=10.0, total=10)[1]
-    state.done_before = 6
+    state.trials.done_before = 6
     assert screen_lines(state, now=10.0, total=10)[1].endswith("8 of 10 · 80 %")
 
 

@@ -31,22 +31,27 @@ def test_any_prefix_folds(at: int) -> None:
     events = [record.event for record in RECORDS[:at]]
     withdrawn = sum(isinstance(event, TrialWithdrawn) for event in events)
     assert (at, at < 2) == (state.seq, state.started is None)
-    assert sum(isinstance(event, TrialEnqueued) for event in events) - withdrawn == state.total
+    assert sum(isinstance(event, TrialEnqueued) for event in events) - withdrawn == state.totals.total
     assert sum(isinstance(event, TrialCompleted) for event in events) == state.completed
     assert sum(isinstance(event, TrialFailed) for event in events) == state.failed
-    assert sum(isinstance(event, AttemptStarted) for event in events) == state.attempts
-    assert sum(state.stages.values()) == len(state.trials)
+    assert sum(isinstance(event, AttemptStarted) for event in events) == state.totals.attempts
+    assert sum(state.totals.stages.values()) == len(state.trials)
 
 
 def test_golden_journal() -> None:
     """The state at the end of the golden journal, number by number."""
     state = fold(RECORDS)
 
-    assert ("finished", 1, 1, 1) == (state.outcome, state.completed, state.failed, state.recovered)
+    assert ("finished", 1, 1, 1) == (state.outcome, state.completed, state.failed, state.totals.recovered)
     assert {"lima": "completed", "quito": "failed", "sucre": "withdrawn"} == {
         name: trial.stage for name, trial in state.trials.items()
     }
-    assert (5, 1, 1, 1) == (state.attempts, state.timeouts, state.interrupted, state.late_returns)
+    assert (5, 1, 1, 1) == (
+        state.totals.attempts,
+        state.trials.attempts.timeouts,
+        state.trials.attempts.interrupted,
+        state.trials.attempts.late_returns,
+    )
     assert [(1, "interrupted"), (2, "finished")] == [(session.number, session.outcome) for session in state.sessions]
     assert 19 == state.usage["tokens"]
     assert 1.0 == state.scores["exact"].mean
@@ -73,7 +78,7 @@ def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
         overwrite(file, file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
     write_sync(tmp_path / "run", [session(2)], new=False, clock=at_times(iter([0.25] * 4)))
 
-    assert 40.0 == fold(read(tmp_path / "run")).backing_off["a"]
+    assert 40.0 == fold(read(tmp_path / "run")).trials.backing_off["a"]
 
 
 def test_failed_probe_does_not_count() -> None:

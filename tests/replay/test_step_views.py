@@ -90,6 +90,6 @@ def test_screen(state: RunState) -> None:
 
 def test_untrusted_names_are_escaped(state: RunState) -> None:
     """The name of a step cannot control the terminal."""
-    state.running["route"].end_step("\x1b[31m", 0.008)
+    state.trials.running["route"].end_step("\x1b[31m", 0.008)
 
     assert not any("\x1b" in text for text in screen_lines(state, now=1.0))

@@ -78,7 +78,7 @@ def test_the_sums_of_a_variant_are_those_of_a_run_with_only_its_trials(trials: l
     assert list(dict.fromkeys(trial[1] for trial in trials) if has_variants else ()) == list(state.variants)
     for variant, totals in state.variants.items():
         alone = state_of([event for trial in trials if trial[1] == variant for event in trial_events(*trial)])
-        expected = Totals(alone.stages, alone.attempts, alone.recovered, alone.usage, alone.scores)
+        expected = Totals(alone.totals.stages, alone.totals.attempts, alone.totals.recovered, alone.usage, alone.scores)
         assert figures(expected) == figures(totals)
     stages = sum((Counter(totals.stages) for totals in state.variants.values()), Counter[str]())
-    assert not has_variants or {stage: n for stage, n in state.stages.items() if n} == dict(stages)
+    assert not has_variants or {stage: n for stage, n in state.totals.stages.items() if n} == dict(stages)

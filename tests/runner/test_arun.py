@@ -75,7 +75,7 @@ def test_a_cancelled_call_stops_gracefully(tmp_path: Path) -> None:
             await call
         (note,) = cancelled.value.__notes__
         run = load(tmp_path / "run")
-        assert ("interrupted", 0, []) == (run.state.outcome, run.state.interrupted, [*run.state.running])
+        assert ("interrupted", 0, []) == (run.state.outcome, run.state.trials.attempts.interrupted, [*run.state.trials.running])
         assert 0 < run.state.completed < 20
         assert 20 == (await evaljournal.arun(slow, tmp_path / "run", resume=True)).state.completed
         return str(note)

@@ -118,7 +118,7 @@ async def test_a_run_survives_a_fault(disk: SimulatedDisk, server: BatchServer, 
     assert times == submitted(server)
     assert expected_states[dialect == "anthropic"] == states(disk)
     assert [] == server.ledger("t", "live")
-    assert [] == list(outcome.state.latencies)
+    assert [] == list(outcome.state.trials.attempts.latencies)
     check(disk, outcome)
 
 

@@ -88,7 +88,7 @@ def check(provider: MemoryBatches, disk: SimulatedDisk, outcome: Any, expected: 
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
     assert () == audited(disk).findings
     replayed, live = fold(read(PATH, files=disk)), outcome.state
-    assert (replayed.completed, replayed.attempts, replayed.usage, replayed.repeated_calls) == (
+    assert (replayed.completed, replayed.totals.attempts, replayed.usage, replayed.trials.attempts.repeated_calls) == (
         live.completed,
         live.attempts,
         live.usage,

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from evaljournal.journal.events import Noted
-from evaljournal.replay.state.run import BLOCKING_CALLS
+from evaljournal.replay.state.attempt_warnings import BLOCKING_CALLS
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runner_cli.commands import run_process

@@ -78,7 +78,7 @@ async def test_attempts_in_flight_finish(disk: SimulatedDisk) -> None:
     task = Paid(seconds=100.0)
     outcome = await run_virtual(paid_evaluation(task, timeout=None, grace=0.1), disk)
 
-    assert ("budget", 10, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.interrupted)
+    assert ("budget", 10, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.trials.attempts.interrupted)
 
 
 async def show_reasons(shown: list[str], live: LiveRun) -> None:
@@ -354,7 +354,7 @@ async def test_an_agent_that_does_not_end(disk: SimulatedDisk) -> None:
 
     assert ["OverBudget"] == [event.error for event in events(disk, AttemptFailed)]
     assert "budget per trial: output_tokens 1,000; exceeded by 1 trial" in outcome.summary_text
-    assert (3, 1, 1) == (outcome.state.steps.completed, outcome.state.attempts, outcome.state.failed)
+    assert (3, 1, 1) == (outcome.state.steps.completed, outcome.state.totals.attempts, outcome.state.failed)
     retried = await run_virtual(defined, disk, resume=True, retry_failed=True, budget_per_trial="output_tokens=2800")
     assert (1, 0) == (retried.state.completed, retried.state.failed)
     state_of(disk)

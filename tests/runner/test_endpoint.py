@@ -418,8 +418,11 @@ def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: 
 
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
-    assert {"stopped", "unavailable"} == outcome.state.retries.keys()
-    assert (True, 1) == (1 <= outcome.state.retries["stopped"] <= 4, outcome.state.retries["unavailable"])
+    assert {"stopped", "unavailable"} == outcome.state.trials.attempts.retries.keys()
+    assert (True, 1) == (
+        1 <= outcome.state.trials.attempts.retries["stopped"] <= 4,
+        outcome.state.trials.attempts.retries["unavailable"],
+    )
     assert () == audit(read(path), rules=retry_rules).findings
 
 

@@ -318,7 +318,7 @@ def test_usage_of_a_call_inside_a_step_is_counted_once(path: Path, server: Serve
     ]
     state = load(path).state
     assert 1000 == state.usage["input_tokens"] == state.steps.usage_saved["input_tokens"]
-    assert not any(state.usage_without_output.values())
+    assert not any(state.usage_parts.without_output.values())
 
 
 def make_aiohttp_transport(module: Any, *, is_read: bool) -> Any:

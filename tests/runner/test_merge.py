@@ -69,7 +69,7 @@ def state_of(path: Path) -> tuple[Any, ...]:
 
 def summary(state: RunState) -> tuple[Any, ...]:
     """Return counts, duration and results of a run."""
-    counts = state.completed, state.failed, state.attempts, state.elapsed, state.sessions.planned, len(state.sessions)
+    counts = state.completed, state.failed, state.totals.attempts, state.elapsed, state.sessions.planned, len(state.sessions)
     return *counts, state.outcome, outcome(state), dict(state.usage)
 
 
@@ -82,7 +82,7 @@ async def check_equal_to_undivided(path: Path, cases: int, first: int, count: in
 
     assert outcome(undivided.state) == outcome(result.state)
     assert ("finished", cases * repeats, []) == (result.state.outcome, result.state.sessions.planned, missing_texts(result))
-    assert result.state.attempts == undivided.state.attempts
+    assert result.state.totals.attempts == undivided.state.totals.attempts
     last = events(path / "new", RunFinished)[-1]
     assert (undivided.state.completed, undivided.state.failed) == (last.completed, last.failed)
 
@@ -141,7 +141,7 @@ async def test_a_killed_shard_is_resumed_before_or_after_the_merge(tmp_path: Pat
     done = {name for name, trial in early.state.trials.items() if trial.stage == "completed"}
     task.calls.clear()
     resumed = await arun(defined, tmp_path / "early", resume=True, **ON_DISK)
-    assert ("", True) == (early.state.outcome, bool(early.state.running))
+    assert ("", True) == (early.state.outcome, bool(early.state.trials.running))
     assert not done & set(task.calls)
 
     await arun(defined, shards[-1], resume=True, **ON_DISK)

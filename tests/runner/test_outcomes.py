@@ -70,7 +70,7 @@ def test_an_answer_is_one_note(path: Path) -> None:
         "service_tier": "flex",
         "usage": {"input_tokens": 9, "output_tokens": 1, "cost": 0.5},
     } == note.value
-    assert ({"small-2026-05-01": 1}, 0.5) == (dict(outcome.state.models), outcome.state.usage["cost"])
+    assert ({"small-2026-05-01": 1}, 0.5) == (dict(outcome.state.totals.models), outcome.state.usage["cost"])
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_declined_answer_is_an_output(path: Path, message: dict[str, str]) -> 
     with replying(json.dumps({"choices": [choice]}).encode()) as replies:
         outcome = run_real(define_real(Chat("small", base_url=replies.url)), path)
 
-    assert (1, 1, 0) == (outcome.state.completed, outcome.state.declined, outcome.state.truncated)
-    assert outcome.state.answers == load(path).state.answers
+    assert (1, 1, 0) == (outcome.state.completed, outcome.state.totals.declined, outcome.state.totals.truncated)
+    assert outcome.state.totals.answers == load(path).state.totals.answers
 
 
 @pytest.mark.parametrize("name", DECLINED)
@@ -95,9 +95,9 @@ def test_a_declined_request_is_an_output(path: Path, name: str) -> None:
         endpoint = run_real(define_real(Endpoint(replies.url)), path.with_name("endpoint"))
 
     (answer,) = answers(path)
-    assert ([""], 1, 0) == (outputs(path), outcome.state.declined, outcome.state.failed)
+    assert ([""], 1, 0) == (outputs(path), outcome.state.totals.declined, outcome.state.failed)
     assert ("declined", str(error["status"])) == (answer["outcome"], answer["explanation"][:3])
-    assert (0, 1) == (endpoint.state.declined, endpoint.state.failed)
+    assert (0, 1) == (endpoint.state.totals.declined, endpoint.state.failed)
     assert ["fatal"] == [event.category for event in events(path.with_name("endpoint"), AttemptFailed)]
 
 
@@ -107,7 +107,7 @@ def test_an_incomplete_answer_need_not_be_json(path: Path, reason: str, outcome:
     with replying(json.dumps(completion('{"answer": "Li', reason)).encode()) as replies:
         state = run_real(define_real(Chat("small", base_url=replies.url, schema={"type": "object"})), path).state
 
-    assert (['{"answer": "Li'], {outcome: 1}) == (outputs(path), dict(state.answers))
+    assert (['{"answer": "Li'], {outcome: 1}) == (outputs(path), dict(state.totals.answers))
 
 
 def test_a_judge_that_declines_gives_no_verdict(path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_reply_that_is_not_an_answer_is_paid_for(path: Path) -> None:
         judged.score(name="judge", retry=Retry(errors=0))(scorers.judge("big", base_url=replies.url))
         judge_state = run_real(judged, path.with_name("judged")).state
 
-    assert (2, 1.0) == (state.attempts, state.usage["cost"])
+    assert (2, 1.0) == (state.totals.attempts, state.usage["cost"])
     assert 0.5 == judge_state.usage["judge.cost"]
 
 
@@ -159,7 +159,7 @@ def test_a_conversation_is_declined_if_a_turn_is(server: Server, path: Path, nam
     forked = run_real(define_real(chat, [case]), path.with_name("fork"), resume=True).state
 
     for state in (first, forked):
-        assert ({"declined": 1}, {"small-2": 1}) == (dict(state.answers), dict(state.models))
+        assert ({"declined": 1}, {"small-2": 1}) == (dict(state.totals.answers), dict(state.totals.models))
     assert [{"outcome": "declined", "finish_reason": reasons[1], "model": "small-2"}] == answers(path)
     assert (2, 2) == (len(server.requests(name)), len(events(path.with_name("fork"), StepReused)))
 
@@ -171,7 +171,7 @@ def test_only_current_outputs_count(path: Path) -> None:
         run_real(define_real(chat, [Case(name="a", input="a"), Case(name="b", input="b")]), path)
         outcome = run_real(define_real(chat, "a"), path, resume=True, adopt=True)
 
-    assert (1, {"small-2026-05-01": 1}) == (outcome.state.truncated, dict(outcome.state.models))
+    assert (1, {"small-2026-05-01": 1}) == (outcome.state.totals.truncated, dict(outcome.state.totals.models))
 
 
 OUTCOMES = {"content_filter": "declined", "length": "truncated", "stop": ""}
@@ -196,7 +196,7 @@ def define_outcomes(server: Server, name: str, **settings: Any) -> AnyEvaluation
 def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> None:
     """All answers are scored, and counted beside the mean if declined or truncated; excluded ones are named as such."""
     state = run_real(define_outcomes(server, name), path).state
-    assert ({"declined": 1, "truncated": 1}, {}) == (dict(state.answers), dict(state.excluded))
+    assert ({"declined": 1, "truncated": 1}, {}) == (dict(state.totals.answers), dict(state.totals.excluded))
     assert (3, 3) == (state.completed, state.scores["exact"].scored)
     excluding = run_real(define_outcomes(server, f"{name}-2", on_declined="exclude"), path.with_name("excluding")).state
 
@@ -263,7 +263,7 @@ def test_models_that_cases_name_are_not_mixed(server: Server, path: Path, name: 
     state = load(path).state
     gate = printed("gate", paths[0], "--baseline", paths[1])
 
-    assert ({"small-1": 1, "small-2": 1}, []) == (dict(state.models), summarize(state).warnings)
+    assert ({"small-1": 1, "small-2": 1}, []) == (dict(state.totals.models), summarize(state).warnings)
     assert gate["mixed_models"] is False
 
 
@@ -328,8 +328,8 @@ def test_such_answers_can_be_errors(server: Server, path: Path, name: str, outco
         "truncated": ("Truncated", "the answer was truncated by the token limit: length"),
     }
     assert (*messages[outcome], "fatal") == (failed.error, failed.message, failed.category)
-    assert (2, 1, 0, 1.5) == (state.completed, state.failed, state.answers[outcome], state.usage["cost"])
-    assert {"cost": 0.5} == {unit: state.usage_without_output[unit] for unit in ("cost",)}
+    assert (2, 1, 0, 1.5) == (state.completed, state.failed, state.totals.answers[outcome], state.usage["cost"])
+    assert {"cost": 0.5} == {unit: state.usage_parts.without_output[unit] for unit in ("cost",)}
     assert verify(path).ok
 
 
@@ -358,7 +358,7 @@ def test_what_truncates_an_answer(path: Path, dialect: str, reason: str, cause: 
 
     (failed,) = events(path.with_name("errors"), AttemptFailed)
     assert f"1 of 1 output truncated by {cause}; {ADVICE[cause]}" in final_report(load(path).state, path=path)
-    assert {cause: 1} == state.truncation_causes
+    assert {cause: 1} == state.totals.truncation_causes
     assert f"the answer was truncated by {cause}: Li" == failed.message
     assert next_step(failing_state, path).startswith(ADVICE[cause])
 
@@ -371,7 +371,7 @@ def test_such_answers_can_be_excluded(server: Server, path: Path, name: str, out
     state = run_real(define_outcomes(server, name, **options), path).state
     excluded = next(name for name, trial in state.trials.items() if trial.is_excluded)
 
-    assert (3, {outcome: 1}, 2) == (state.completed, dict(state.excluded), state.scores["exact"].scored)
+    assert (3, {outcome: 1}, 2) == (state.completed, dict(state.totals.excluded), state.scores["exact"].scored)
     assert outcome == OUTCOMES[excluded]
     assert excluded not in [event.trial for event in events(path, TrialScored)]
     assert {} == unscored_counts(state)
@@ -397,7 +397,7 @@ def test_excluded_outputs_stay_excluded(server: Server, path: Path, name: str) -
 
     assert (2, 0, 0) == (rescored.outputs, rescored.already_scored, rescored.unscored)
     assert {"exact": 2, "contains": 2} == {name: tally.scored for name, tally in rescored.outcome.state.scores.items()}
-    assert (3, {"declined": 1}, 2) == (resumed.completed, dict(resumed.excluded), resumed.scores["exact"].scored)
+    assert (3, {"declined": 1}, 2) == (resumed.completed, dict(resumed.totals.excluded), resumed.scores["exact"].scored)
     assert "setting on_declined: 'exclude' is now 'score'" in str(rejected.value)
 
 
@@ -415,7 +415,11 @@ def test_merged_shards_keep_what_is_excluded(path: Path) -> None:
 
     state = load(merged).state
     assert (0, 2) == (result.exit_code, rejected.exit_code), result.output
-    assert ({"truncated": 6}, {}, {"small-2026-05-01": 6}) == (dict(state.excluded), dict(state.scores), dict(state.models))
+    assert ({"truncated": 6}, {}, {"small-2026-05-01": 6}) == (
+        dict(state.totals.excluded),
+        dict(state.scores),
+        dict(state.totals.models),
+    )
     assert "setting on_truncated: 'exclude' is now 'score'" in rejected.output
     assert verify(merged).ok
 

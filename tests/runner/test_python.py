@@ -233,6 +233,6 @@ def test_outputs_are_rescored(tmp_path: Path) -> None:
     rescored = evaljournal.rescore(names["it"], path)
 
     assert (3, 0, 0) == (done.outputs, done.already_scored, done.unscored)
-    assert (0.0, 3) == (state.scores["right"].mean, len(state.latencies))
+    assert (0.0, 3) == (state.scores["right"].mean, len(state.trials.attempts.latencies))
     assert (0, 3) == (rescored.outputs, rescored.already_scored)
     assert 3 == evaljournal.rescore(names["it"], path, all_outputs=True).outputs

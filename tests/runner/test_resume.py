@@ -196,7 +196,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         assert verify(PATH, files=disk).ok
         recount = fold(read(PATH, files=disk))
         assert recount.completed == outcome.state.completed == len(completed)
-        assert recount.attempts == outcome.state.attempts
+        assert recount.totals.attempts == outcome.state.totals.attempts
     return points
 
 

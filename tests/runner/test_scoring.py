@@ -204,7 +204,7 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
     def follow(record: Record) -> None:
         nonlocal max_scoring, is_held
         live.apply(record)
-        max_scoring = max(max_scoring, live.stages["scoring"])
+        max_scoring = max(max_scoring, live.totals.stages["scoring"])
         is_held = is_held or live.holds_attempts
 
     outcome = await run_fixed(defined, disk, listener=follow)
@@ -320,5 +320,5 @@ async def test_outputs_that_cannot_be_scored_within_the_grace_are_left(disk: Sim
     stopped = await run_fixed(defined, disk, deadline=1.0, grace=30.0)
     resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 
-    assert ("deadline", 1, 0) == (stopped.stop_reason, stopped.state.stages["scoring"], stopped.state.completed)
+    assert ("deadline", 1, 0) == (stopped.stop_reason, stopped.state.totals.stages["scoring"], stopped.state.completed)
     assert ("", 1) == (resumed.stop_reason, resumed.state.completed)

@@ -89,7 +89,7 @@ async def test_a_failure_is_retried_after_a_delay(disk: SimulatedDisk) -> None:
     delays = [event.delay for event in events(disk, RetryScheduled)]
     assert 2 == len(delays)
     assert all(0 <= delay <= 2 for delay in delays)
-    assert (1, 1, 3) == (outcome.state.completed, outcome.state.recovered, outcome.state.attempts)
+    assert (1, 1, 3) == (outcome.state.completed, outcome.state.totals.recovered, outcome.state.totals.attempts)
 
 
 async def test_other_trials_proceed_during_a_backoff(disk: SimulatedDisk) -> None:
@@ -315,7 +315,7 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
     outcome = await run_failing(SimulatedDisk(), fail, cases, **options)
 
     assert "" == outcome.stop_reason
-    assert count == outcome.state.done
+    assert count == outcome.state.totals.done
 
 
 @pytest.mark.parametrize(

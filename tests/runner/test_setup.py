@@ -122,7 +122,7 @@ def test_an_attempt_is_set_up_and_torn_down(disk: SimulatedDisk, pool: Any) -> N
     calls = ["setup peru", "task sandbox of peru", "teardown sandbox of peru"]
     assert calls == [entry for entry in sandboxes.log if not entry.startswith("end")]
     assert [("Lima? in sandbox of peru", 85.0)] == [(event.output, event.elapsed) for event in events(disk, AttemptSucceeded)]
-    assert ([29.0], []) == (list(outcome.state.latencies), outcome.problems)
+    assert ([29.0], []) == (list(outcome.state.trials.attempts.latencies), outcome.problems)
     expected = [("setup sandbox", "other", "setup", 28.0), ("teardown remove", "other", "teardown", 28.0)]
     recorded = events(disk, StepCompleted)
     assert expected == [(event.name, event.kind, event.phase, event.elapsed) for event in recorded]
@@ -140,7 +140,7 @@ def test_a_set_up_has_a_timeout_of_its_own(disk: SimulatedDisk, pool: Any) -> No
     assert [("TimeoutError", "setup")] == [(event.error, event.phase) for event in events(disk, StepFailed)]
     assert ["setup peru", "setup peru", "end of setup", "task sandbox of peru", "end of task"] == sandboxes.log[:5]
     assert 1 == sandboxes.log.count("teardown sandbox of peru")
-    assert (1, [1.0]) == (outcome.state.completed, list(outcome.state.latencies))
+    assert (1, [1.0]) == (outcome.state.completed, list(outcome.state.trials.attempts.latencies))
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -198,7 +198,7 @@ def test_a_teardown_that_does_not_end(disk: SimulatedDisk, pool: Any, seconds: f
     assert [32.0] == [event.elapsed for event in events(disk, AttemptSucceeded)]
     note = {"error": "TimeoutError", "message": "it did not end within 30 s"}
     assert [("evaljournal.teardown_failed", note)] == [(event.name, event.value) for event in events(disk, Noted)]
-    assert [1.0] == list(outcome.state.latencies)
+    assert [1.0] == list(outcome.state.trials.attempts.latencies)
 
 
 def test_a_teardown_that_does_not_end_after_a_timeout(disk: SimulatedDisk) -> None:
@@ -206,7 +206,7 @@ def test_a_teardown_that_does_not_end_after_a_timeout(disk: SimulatedDisk) -> No
     outcome = Sandboxes(task=[60.0], teardown=[60.0]).run(disk, grace=5.0, retry=Retry(timeouts=0))
 
     assert [36.0] == [event.elapsed for event in events(disk, AttemptTimedOut)]
-    assert (1, 1) == (outcome.state.failed, outcome.state.failed_teardowns)
+    assert (1, 1) == (outcome.state.failed, outcome.state.trials.warnings.failed_teardowns)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -280,7 +280,7 @@ async def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> N
     outcome = await run_virtual(define_agent(), killed, resume=True)
 
     assert ["create", "a 1", "a 2", "create", "a 2", "remove"] == calls
-    assert (1, [2.0]) == (len(events(killed, StepReused)), list(outcome.state.latencies))
+    assert (1, [2.0]) == (len(events(killed, StepReused)), list(outcome.state.trials.attempts.latencies))
     assert () == audited(killed).findings
 
 
@@ -316,7 +316,7 @@ async def test_long_set_ups_are_no_outage(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(defined, disk)
 
     assert ([], 120) == (events(disk, IntakePaused), outcome.state.completed)
-    assert {1.0} == set(outcome.state.latencies)
+    assert {1.0} == set(outcome.state.trials.attempts.latencies)
 
 
 async def test_scorers_get_the_trajectory_of_the_task(disk: SimulatedDisk) -> None:

@@ -102,7 +102,7 @@ async def test_a_shard_without_cases_finishes(path: Path, cases: Any) -> None:
     [empty] = [shard for shard in ("1/2", "2/2") if not names(numbered_cases(1), shard)]
     outcome = await arun(define(echo, cases), path, shard=empty, files=FastDisk(), **deterministic_options())
 
-    assert ("finished", 0) == (outcome.state.outcome, outcome.state.total)
+    assert ("finished", 0) == (outcome.state.outcome, outcome.state.totals.total)
     with pytest.raises(UsageError, match="has no cases"):
         await arun(define(echo, []), path.with_name("other"), shard=empty)
 

@@ -458,7 +458,7 @@ async def test_usage_is_counted_once(disk: SimulatedDisk) -> None:
 
     assert {"tokens": 20, "cost": 0.5} == dict(state.usage)
     assert {"tokens": 10, "cost": 0.25} == dict(state.steps.usage_saved)
-    assert {} == state.usage_without_output
+    assert {} == state.usage_parts.without_output
 
 
 def ask_plainly(number: int) -> int:

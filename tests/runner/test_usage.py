@@ -111,7 +111,7 @@ def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: s
     usage = outcome.state.usage
     assert (2, 2000, 2000) == (usage["unpriced_calls"], usage["input_tokens"], usage["judge.input_tokens"])
     assert ("cost" not in usage, 0.007) == (True, round(usage["judge.cost"], 6))
-    text = usage_text(billed_usage(usage), outcome.state.unpriced_models)
+    text = usage_text(billed_usage(usage), outcome.state.usage_parts.unpriced_models)
     assert "2 calls without a price (no-such-model)" in text
     assert "judge cost $0.00700" in text
 
@@ -126,7 +126,7 @@ def test_models_without_a_price_are_named() -> None:
     state = state_of([*(event for trial in trials for event in trial), judge])
 
     expected = "10 calls without a price (m0, m1, m2, 2 more) · 1 judge call without a price (j)"
-    assert expected == usage_text(billed_usage(state.usage), state.unpriced_models)
+    assert expected == usage_text(billed_usage(state.usage), state.usage_parts.unpriced_models)
     assert {"unpriced_calls": ["m0", "m1", "m2", "m3", "m4"], "judge.unpriced_calls": ["j"]} == summarize(state).unpriced_models
 
 

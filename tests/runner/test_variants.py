@@ -83,7 +83,11 @@ async def test_all_variants_of_a_case_come_before_the_next_case(disk: SimulatedD
         ("case-0@large", "case-0", "large", 1),
         ("case-0@large#2", "case-0", "large", 2),
     ] == [(event.trial, event.case, event.variant, event.repeat) for event in events(disk, TrialEnqueued)[:4]]
-    assert (8, 8, ["mini", "large"]) == (outcome.state.sessions.planned, outcome.state.done, list(outcome.state.variants))
+    assert (8, 8, ["mini", "large"]) == (
+        outcome.state.sessions.planned,
+        outcome.state.totals.done,
+        list(outcome.state.variants),
+    )
     (started,) = events(disk, RunStarted)
     assert {"mini": {"model": "mini"}, "large": {"model": "large"}} == {
         name: variant["parameters"] for name, variant in started.definition["variants"].items()
@@ -126,7 +130,7 @@ async def test_a_killed_run_with_four_variants_is_resumed_with_a_fifth() -> None
     expected = {(f"case-{n}", model) for n in range(6) for model in (*FOUR, "huge")}
     expected -= {(trial.split("@")[0], trial.split("@")[1]) for trial in done}
     assert dict.fromkeys(expected, 1) == resumed.counts
-    assert (30, 30, 0) == (outcome.state.sessions.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert (30, 30, 0) == (outcome.state.sessions.planned, outcome.state.completed, outcome.state.totals.stages["withdrawn"])
     assert ["variant huge (new)"] == [*outcome.state.sessions[-1].adopted]
     assert [] == findings(disk)
 
@@ -145,7 +149,7 @@ async def test_a_changed_variant_runs_only_its_own_trials_again(disk: SimulatedD
     assert {("changed", 6)} == set(Counter(event.reason for event in events(disk, TrialWithdrawn)).items())
     assert (24, 0, 0) == (
         outcome.state.completed,
-        outcome.state.stages["withdrawn"],
+        outcome.state.totals.stages["withdrawn"],
         outcome.state.sessions.task_versions.older_outputs,
     )
     assert [] == findings(disk)
@@ -161,7 +165,7 @@ async def test_a_removed_variant_is_withdrawn(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(fewer, disk, resume=True, adopt=True)
 
     assert {} == second.by_model()
-    assert (18, 18, 6) == (outcome.state.sessions.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert (18, 18, 6) == (outcome.state.sessions.planned, outcome.state.completed, outcome.state.totals.stages["withdrawn"])
     assert {"removed"} == {event.reason for event in events(disk, TrialWithdrawn)}
     assert [] == findings(disk)
 
@@ -177,7 +181,7 @@ async def test_variants_that_are_added_to_a_run_without_any(disk: SimulatedDisk)
     assert {"m": 1} == second.by_model()
     trial = outcome.state.trials["a@mini"]
     assert ("a", "mini", "completed") == (trial.case, trial.variant, trial.stage)
-    assert (1, 1) == (outcome.state.completed, outcome.state.stages["withdrawn"])
+    assert (1, 1) == (outcome.state.completed, outcome.state.totals.stages["withdrawn"])
     assert [] == findings(disk)
 
 
@@ -358,7 +362,7 @@ def test_variants_change_from_session_to_session(seed: int) -> None:
     trials = {(f"case-{number}", parameters["model"]) for number in range(4) for parameters in last.values()}
     assert dict.fromkeys(trials - done, 1) == calls.counts
     state = fold(read(PATH, files=disk))
-    assert (len(trials), len(trials), "finished") == (state.completed, state.total, state.outcome)
+    assert (len(trials), len(trials), "finished") == (state.completed, state.totals.total, state.outcome)
     recorded_outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
     assert {f"{case}@{name}": f"{last[name]['model']} {case}" for name in last for case, _ in trials} == {
         trial: output for trial, output in recorded_outputs.items() if state.trials[trial].stage == "completed"

@@ -116,7 +116,7 @@ def test_empty_answers(path: Path, dialect: str) -> None:
         cases = [Case(name=name, input=name) for name in ("lima", "rome")]
         state = run_real(define_real(Chat("m", dialect=dialect, base_url=replies.url), cases), path).state
 
-    assert (["", ""], 2) == (outputs(path), state.truncated)
+    assert (["", ""], 2) == (outputs(path), state.totals.truncated)
     warning = "2 of 2 outputs are empty: the token limit was reached before any text; raise --max-tokens"
     assert [warning] == summarize(state).warnings == summarize(fold(read(path))).warnings
     assert warning in final_summary(state, path=path)

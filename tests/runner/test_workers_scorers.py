@@ -71,7 +71,7 @@ async def test_a_scorer_in_a_worker_gets_the_outcome() -> None:
     outcome = await run_in(MemoryWorkers(workers=1), defined, disk)
 
     assert outcomes == {event.trial: event.value for event in runs.events(disk, TrialScored)}
-    assert {"m": 3} == dict(outcome.state.models)
+    assert {"m": 3} == dict(outcome.state.totals.models)
 
 
 async def test_only_scorers_run_in_workers() -> None:

@@ -119,7 +119,7 @@ def test_a_damaged_run_is_forked_before_the_damage(run: Path) -> None:
     codes = [evaljournal("fork", run, *at, "-o", "new").exit_code for at in ((), ("--at", 10), ("--at", 9))]
 
     assert [4, 4, 0] == codes
-    assert (1, True) == (load("new").state.done, verify("new").ok)
+    assert (1, True) == (load("new").state.totals.done, verify("new").ok)
 
 
 @pytest.mark.parametrize("loss", ["a blob", "the rules"])

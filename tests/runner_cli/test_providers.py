@@ -127,7 +127,7 @@ def test_command(number: int, providers: Providers, monkeypatch: pytest.MonkeyPa
 
     assert expected.code == result.exit_code, result.output
     assert {(expected.host, expected.target)} == {(request.host, request.target) for request in providers.requests}
-    assert expected.attempts == len(providers.requests) == state.attempts
+    assert expected.attempts == len(providers.requests) == state.totals.attempts
     for request in providers.requests:
         assert keys_in(request.headers) == [expected.key] * bool(expected.key)
         assert expected.body == {name: request.body[name] for name in expected.body}

@@ -201,7 +201,7 @@ def test_headers_and_errors_are_bounded(status: int, path: Path) -> None:
 
     assert time.process_time() - start < 5
     assert sum(file.stat().st_size for file in path.glob("*.jsonl")) < 20_000 + (400_100 if status == 200 else 0)
-    assert load(path).state.done == 1
+    assert load(path).state.totals.done == 1
 
 
 def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,12 @@ def test_notes_from_a_reply_do_not_control_the_engine(prefix: str, path: Path) -
     outcome = run_real(define_real(task), path)
     state = outcome.state
 
-    assert ("", int(not prefix), int(bool(prefix)), 0) == (outcome.stop_reason, state.completed, state.failed, state.truncated)
+    assert ("", int(not prefix), int(bool(prefix)), 0) == (
+        outcome.stop_reason,
+        state.completed,
+        state.failed,
+        state.totals.truncated,
+    )
     assert {"": [], NOTE_PREFIX: ["evaljournal.UsageError"]}[prefix] == [event.error for event in events(path, AttemptFailed)]
 
 

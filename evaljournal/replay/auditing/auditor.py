@@ -116,7 +116,7 @@ class Auditor:
             enqueued=len(state.trials),
             completed=state.completed,
             failed=state.failed,
-            withdrawn=state.stages["withdrawn"],
+            withdrawn=state.totals.stages["withdrawn"],
             open=self._lifecycle.open_trials if self._open_trials is None else self._open_trials,
         )
         accounted_trials = totals.completed + totals.failed + totals.withdrawn + totals.open
@@ -303,7 +303,7 @@ class Auditor:
         if event.key in state.policy.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
-        backoff_end = state.backing_off.get(event.trial, 0.0)
+        backoff_end = state.trials.backing_off.get(event.trial, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s"
             self._add(record, "delay", message)
@@ -326,7 +326,7 @@ class Auditor:
         self._decisions_reproduced += not problems
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
-        attempt = self._state.running[event.trial]
+        attempt = self._state.trials.running[event.trial]
         self._starts.end(event.trial)
         if self._slots.get(attempt.slot) == event.trial:
             del self._slots[attempt.slot]
@@ -416,7 +416,7 @@ class Auditor:
 
     def _check_totals(self, event: events.RunFinished, record: Record) -> None:
         state = self._state
-        counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.totals.stages["withdrawn"]}
         for name, count in counts.items():
             if getattr(event, name) != count:
                 self._add(record, "totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")

@@ -150,7 +150,7 @@ class LimitRules:
     def _append(self, entry: _Entry) -> None:
         self._entries.append(entry)
         if len(self._entries) >= self._max_entries:
-            start = min((attempt.start for attempt in self._state.running.values()), default=self._state.t)
+            start = min((attempt.start for attempt in self._state.trials.running.values()), default=self._state.t)
             self.flush(self._origin + start)
             self._max_entries = 2 * len(self._entries) + _MIN_ENTRIES
 

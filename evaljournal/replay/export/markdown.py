@@ -115,7 +115,7 @@ def _add_summary(document: _Document, state: RunState) -> None:
     document.add(f"### {_line(title)}", "", _line(trials_text(state)))
     variants = [(_cell(name), _line(results)) for name, results in variant_rows(state)]
     document.add_table("", ("variant", "results"), variants, len(variants), 0.25)
-    results = ((name, score_text(score, trials=state)) for name, score in summary.scores.items())
+    results = ((name, score_text(score, trials=state.totals)) for name, score in summary.scores.items())
     rows = ((_cell(name), _line(result)) for name, result in results)
     document.add_table("", ("score", "result"), rows, len(summary.scores), 0.25)
     if summary.latency.count:

@@ -139,7 +139,7 @@ class Source:
 
     def totals(self, variant: str | None) -> Totals:
         """Return the sums over the trials of one variant, or of the run."""
-        return self.state if variant is None else self.state.variants[variant]
+        return self.state.totals if variant is None else self.state.variants[variant]
 
     @property
     def scorers(self) -> list[str]:

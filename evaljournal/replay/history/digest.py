@@ -151,7 +151,7 @@ def _trials_by_variant(state: RunState) -> Iterator[tuple[str, list[TrialState],
     for trial in state.trials.values():
         if trial.stage != "withdrawn":
             trials[trial.variant].append(trial)
-    for variant, totals in (state.variants or {"": state}).items():
+    for variant, totals in (state.variants or {"": state.totals}).items():
         if trials[variant] or not state.variants:
             yield variant, trials[variant], totals
 

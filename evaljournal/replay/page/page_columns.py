@@ -311,7 +311,7 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         **(by_variant if state.variants else {}),
         "stage": (STAGE_NUMBERS[stage] for stage in column("stage")),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
-        **({"answer": per_trial(_answer_text)} if state.answers else {}),
+        **({"answer": per_trial(_answer_text)} if state.totals.answers else {}),
         "latency": per_trial(lambda trial: None if (seconds := trial.latency) is None else microseconds(seconds)),
         "queue_time": times("queue_time", QUEUED),
         "backoff_time": times("backoff_time", BACKING_OFF),

@@ -98,8 +98,11 @@ class Content:
         elif isinstance(event, events.Noted) and event.name == JUDGE_NOTE and row is not None and row.last_attempt is not None:
             self.steps.add_judge_call(event.value, row.last_attempt.id, record.seq, self.length)
         elif kind in _COUNTED_EVENTS:
-            count_change = abs(state.recovered - self._recovered_trials) or state.repeated_calls - self._repeated_calls
-            self._recovered_trials, self._repeated_calls = state.recovered, state.repeated_calls
+            count_change = (
+                abs(state.totals.recovered - self._recovered_trials)
+                or state.trials.attempts.repeated_calls - self._repeated_calls
+            )
+            self._recovered_trials, self._repeated_calls = state.totals.recovered, state.trials.attempts.repeated_calls
         elif kind in _LIMIT_EVENTS:
             self._planned_trials = state.sessions.planned
             if state.policy.limit != self._limit:

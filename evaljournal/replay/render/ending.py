@@ -115,20 +115,20 @@ def ending_text(state: RunState, stop_reason: str = "") -> str:
 def progress_text(state: RunState) -> str:
     """Return how many trials are done, of how many if that is known."""
     trials = total_trials(state)
-    return plural(state.done, "trial") if trials is None else f"{state.done:,} of {plural(trials, 'trial')}"
+    return plural(state.totals.done, "trial") if trials is None else f"{state.totals.done:,} of {plural(trials, 'trial')}"
 
 
 def total_trials(state: RunState) -> int | None:
     """Return how many trials a run has, including those not enqueued yet; None if unknown."""
     if state.outcome == "finished":
-        return state.total
-    return max(state.total, state.sessions.planned) if state.sessions.planned else None
+        return state.totals.total
+    return max(state.totals.total, state.sessions.planned) if state.sessions.planned else None
 
 
 def larger_limits(state: RunState) -> dict[str, float]:
     """Return a larger budget that is probably enough for the open trials of a run; empty if a larger one does not help."""
-    open_trials = (total_trials(state) or state.total) - state.done
-    return {} if state.budget is None else state.budget.larger_limits(open_trials, state.done)
+    open_trials = (total_trials(state) or state.totals.total) - state.totals.done
+    return {} if state.budget is None else state.budget.larger_limits(open_trials, state.totals.done)
 
 
 def next_step(state: RunState, path: Path | str, causes: "Sequence[_Cause] | None" = None) -> str:
@@ -342,24 +342,24 @@ def _calls_in_flight(attempts: int) -> str:
 def _repeated_calls(state: RunState) -> str:
     """Return what may have been paid for twice; without steps, an attempt may have made any number of calls."""
     if not state.steps.completed:
-        return f"up to {plural(state.repeated_attempts, 'attempt')}"
-    attempts = state.repeated_attempts
-    steps = state.repeated_calls - attempts
+        return f"up to {plural(state.trials.attempts.repeated, 'attempt')}"
+    attempts = state.trials.attempts.repeated
+    steps = state.trials.attempts.repeated_calls - attempts
     calls = _calls_in_flight(attempts)
     return f"{calls} and {plural(steps, 'completed step')}" if steps else calls
 
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
     yield from summary_text.adopted_lines(state)
-    if state.interrupted:
-        verb = "was" if state.interrupted == 1 else "were"
-        subject = "it" if state.interrupted == 1 else "they"
-        subject = _calls_in_flight(state.interrupted) if state.steps.completed else subject
+    if state.trials.attempts.interrupted:
+        verb = "was" if state.trials.attempts.interrupted == 1 else "were"
+        subject = "it" if state.trials.attempts.interrupted == 1 else "they"
+        subject = _calls_in_flight(state.trials.attempts.interrupted) if state.steps.completed else subject
         consequence = f"; if repeated, {subject} may be paid for twice"
-        if attempts := state.repeated_attempts:
-            count = "" if attempts == state.interrupted else f"{attempts:,} "
+        if attempts := state.trials.attempts.repeated:
+            count = "" if attempts == state.trials.attempts.interrupted else f"{attempts:,} "
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
-        yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
+        yield f"{plural(state.trials.attempts.interrupted, 'attempt')} {verb} interrupted{consequence}"
     shown_scorers = set() if state.variants else {scorer for scorer, tally in state.scores.items() if tally.failed}
     scorer_errors = {
         scorer: error for scorer, error in state.sessions.errors.scorer_errors.items() if scorer not in shown_scorers
@@ -371,17 +371,17 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         scorer_errors.pop(stopping_scorer.scorer, None)
     yield from summary_text.scorer_error_lines(scorer_errors)
     error = state.sessions.errors.last_error
-    is_last = error is not None and error.outputs == state.outputs and state.outcome != "finished"
+    is_last = error is not None and error.outputs == state.trials.attempts.outputs and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
-    if in_flight := sum(attempt.slot != NO_SLOT for attempt in state.running.values()):
+    if in_flight := sum(attempt.slot != NO_SLOT for attempt in state.trials.running.values()):
         reusable_steps = _reusable_steps(state)
         action = f"continued after {plural(reusable_steps, 'completed step')}" if reusable_steps else "repeated"
         yield f"{plural(in_flight, 'attempt')} in flight at the end, to be {action} on resume"
     if crash_count := crashes(state):
         yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
-    if state.late_returns:
-        yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
+    if state.trials.attempts.late_returns:
+        yield f"{plural(state.trials.attempts.late_returns, 'attempt')} returned late; results discarded"
     if recoveries := state.sessions.recoveries:
         yield f"the journal was repaired {plural(recoveries, 'time')} after a crash; unfinished bytes are in torn/"
 
@@ -390,7 +390,7 @@ def _reusable_steps(state: RunState) -> int:
     """Return how many completed steps of the attempts in flight are reused when the run is resumed."""
     if not keeps_steps(state.settings.get("reuse_steps", ""), "interrupted"):
         return 0
-    return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.running)
+    return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.trials.running)
 
 
 def _error_lines(state: RunState, causes: Sequence[_Cause], path: Path | str) -> Iterator[str]:

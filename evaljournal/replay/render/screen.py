@@ -58,10 +58,10 @@ _STOP_REASONS: Final = {
 
 def seconds_left(state: RunState, *, now: float, total: int | None) -> float | None:
     """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
-    done = state.done - state.done_before
+    done = state.totals.done - state.trials.done_before
     if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now):
         return None
-    return max(0, total - state.done) * now / done
+    return max(0, total - state.totals.done) * now / done
 
 
 def stall_reason(state: RunState, *, now: float, min_pause: float = LONG_PAUSE) -> str:
@@ -88,11 +88,11 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
 
 def _quiet_text(state: RunState, now: float) -> str:
     """Return how long no trial has ended; empty unless that is a long time."""
-    quiet_seconds, done = now - state.done_at, state.done - state.done_before
+    quiet_seconds, done = now - state.trials.done_at, state.totals.done - state.trials.done_before
     is_scoring = state.scoring.open or state.scoring.delayed
     is_waiting = (
-        state.running
-        or state.backing_off
+        state.trials.running
+        or state.trials.backing_off
         or is_scoring
         or any(pause.is_in_force(now) for pause in state.policy.pauses.values())
     )
@@ -155,8 +155,8 @@ def _heading(state: RunState, title: str, line: "Text") -> "Text":
 
 def _progress(state: RunState, line: "Text", *, total: int | None, width: int, rate: str) -> "Text":
     if total is None:
-        return line.append(f"{state.done:,} done of {state.total:,} so far; total unknown{rate}")
-    return progress_line(line, state.done, total, width=width, rate=rate)
+        return line.append(f"{state.totals.done:,} done of {state.totals.total:,} so far; total unknown{rate}")
+    return progress_line(line, state.totals.done, total, width=width, rate=rate)
 
 
 def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str = "") -> "Text":
@@ -172,7 +172,7 @@ def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str 
 
 def _rate(state: RunState, *, now: float, total: int | None) -> str:
     """Return trials per second and the remaining time, or why the run is stalled."""
-    stall, done = stall_reason(state, now=now), state.done - state.done_before
+    stall, done = stall_reason(state, now=now), state.totals.done - state.trials.done_before
     if stall:
         return f" · {stall}"
     rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
@@ -182,7 +182,7 @@ def _rate(state: RunState, *, now: float, total: int | None) -> str:
 
 def stopping_text(state: RunState, reason: str, time_left: float) -> str:
     """Return how many attempts are in flight in a run that is being stopped, and how long they may still take."""
-    in_flight = len(state.running) + state.stages["scoring"]
+    in_flight = len(state.trials.running) + state.totals.stages["scoring"]
     cause, suffix = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
     if not in_flight:
         return f"{cause}no attempt in flight"
@@ -202,7 +202,9 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "slots", _slots(state, now, total), ""
     if idle_reasons := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
-    if (error := state.sessions.errors.last_error) is not None and (error.outputs == state.outputs or now - error.t < _MINUTE):
+    if (error := state.sessions.errors.last_error) is not None and (
+        error.outputs == state.trials.attempts.outputs or now - error.t < _MINUTE
+    ):
         yield "error", summary_text.error_text(error, now), "yellow"
     yield from (
         ("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.sessions.errors.scorer_errors, now)
@@ -215,24 +217,24 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     yield from (("variants", row, "") for row in summary_text.variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
-    for row in summary_text.score_lines(scores, state):
+    for row in summary_text.score_lines(scores, state.totals):
         yield "scores", row, ""
-    if state.latencies:
-        recent_latency = latency(state.latencies[-_RECENT_OUTPUTS:])
+    if state.trials.attempts.latencies:
+        recent_latency = latency(state.trials.attempts.latencies[-_RECENT_OUTPUTS:])
         outputs = plural(recent_latency.count, "output")
-        scope = outputs if recent_latency.count == len(state.latencies) else f"the last {outputs}"
+        scope = outputs if recent_latency.count == len(state.trials.attempts.latencies) else f"the last {outputs}"
         yield "latency", summary_text.latency_text(recent_latency, scope, "p50", "p95"), ""
     yield from (("outputs", sentence, "yellow") for sentence in summary_text.answer_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:
-        yield "usage", summary_text.usage_text(usage, state.unpriced_models), ""
+        yield "usage", summary_text.usage_text(usage, state.usage_parts.unpriced_models), ""
     yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
     if budget_text := spent_text(state):
         yield "budget", budget_text, ""
     if state.batches:
         wall = datetime.fromisoformat(state.at) + timedelta(seconds=max(0.0, now - state.t))
         yield from (("batches", sentence, "") for sentence in batch_lines(state, wall))
-    in_slots = ((name, attempt) for name, attempt in state.running.items() if attempt.slot != NO_SLOT)
+    in_slots = ((name, attempt) for name, attempt in state.trials.running.items() if attempt.slot != NO_SLOT)
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, in_slots, key=lambda item: item[1].start):
         # A timeout does not count the time in which calls inside the attempt wait for rate limits.
         timeout = None if state.policy.known_limits.inner_waits else state.settings.get("timeout")
@@ -242,15 +244,16 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
 
 def _slots(state: RunState, now: float, total: int | None) -> str:
     limit = state.policy.limit
-    parts = [f"{len(state.running):,}{'' if limit is None else f' of {limit:,}'} busy"]
-    if state.stages["scoring"]:
-        parts.append(f"{state.stages['scoring']:,} being scored")
+    parts = [f"{len(state.trials.running):,}{'' if limit is None else f' of {limit:,}'} busy"]
+    if state.totals.stages["scoring"]:
+        parts.append(f"{state.totals.stages['scoring']:,} being scored")
     backoff = in_backoff(state, now)
-    parts.append(f"{state.stages['queued'] + state.stages['interrupted'] + len(state.backing_off) - backoff:,} queued")
+    stages = state.totals.stages
+    parts.append(f"{stages['queued'] + stages['interrupted'] + len(state.trials.backing_off) - backoff:,} queued")
     if backoff:
         parts.append(f"{backoff:,} in backoff")
-    if total is not None and total > state.total:
-        parts.append(f"{total - state.total:,} to come")
+    if total is not None and total > state.totals.total:
+        parts.append(f"{total - state.totals.total:,} to come")
     return " · ".join(parts)
 
 
@@ -275,9 +278,11 @@ def _steps_per_second(state: RunState, now: float) -> float | None:
 def line(state: RunState, *, now: float, durable: int, total: int | None) -> str:
     """Return the status of a run in one line, for a log."""
     if total is None:
-        parts = [f"{state.done:,} done"]
+        parts = [f"{state.totals.done:,} done"]
     else:
-        parts = [f"{state.done:,} of {total:,} ({math.floor(100 * min(1.0, state.done / total)) if total else 100} %)"]
+        parts = [
+            f"{state.totals.done:,} of {total:,} ({math.floor(100 * min(1.0, state.totals.done / total)) if total else 100} %)"
+        ]
     parts.append(summary_text.trials_text(state))
     idle_reasons = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):

@@ -63,7 +63,7 @@ class SuiteRow:
         if now is None or state.outcome:
             return ending_text(state, self.stop_reason)
         if self.stop_status is not None:
-            return f"stopping: {plural(len(state.running) + state.stages['scoring'], 'attempt')} in flight"
+            return f"stopping: {plural(len(state.trials.running) + state.totals.stages['scoring'], 'attempt')} in flight"
         waits = [reason for reason in reasons(state, now=now, total=self.total) if reason.reason != "none_left"]
         time_left = seconds_left(state, now=now, total=self.total)
         parts = [f"about {duration(max(1, round(time_left)))} left"] if time_left else []
@@ -75,7 +75,7 @@ class SuiteRow:
         name, state, trials = printable(self.name, _MAX_NAME), self.state, self.trials
         if state is None:
             return name, "-", "-", "-", "-", printable(self.status, 200)
-        done = f"{state.done:,}" if trials is None else f"{state.done:,} of {trials:,}"
+        done = f"{state.totals.done:,}" if trials is None else f"{state.totals.done:,} of {trials:,}"
         scorer = main_scorer((name, tally.kind) for name, tally in state.scores.items() if tally.mean is not None)
         score = "-" if scorer is None else f"{printable(scorer, _MAX_SCORER)} {_mean(state, scorer)}"
         return name, done, f"{state.failed:,}", score, or_dash(total(state.usage, "cost"), money), printable(self.status, 200)
@@ -109,7 +109,9 @@ def _progress(rows: Sequence[SuiteRow]) -> tuple[int, int | None]:
     """Return how many trials are done, and of how many; None if that is unknown."""
     totals = [row.trials for row in rows]
     known_totals = [count for count in totals if count is not None]
-    return sum(row.state.done for row in rows if row.state), sum(known_totals) if len(known_totals) == len(totals) else None
+    return sum(row.state.totals.done for row in rows if row.state), sum(known_totals) if len(known_totals) == len(
+        totals
+    ) else None
 
 
 def _shared_budget(states: Sequence[RunState]) -> Iterator[tuple[str, float, float]]:

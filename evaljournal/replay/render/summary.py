@@ -49,12 +49,12 @@ _RETRY_NOUNS: Final = {
 
 def trials_text(state: RunState) -> str:
     """Return the counts of trials with an output, with an error, and withdrawn."""
-    after_failures = f" ({state.recovered:,} after a failed attempt)" if state.recovered else ""
+    after_failures = f" ({state.totals.recovered:,} after a failed attempt)" if state.totals.recovered else ""
     parts = [f"{plural(state.completed, 'output')}{after_failures}", plural(state.failed, "error")]
-    if state.outcome and (unscored_outputs := state.stages["scoring"]):
+    if state.outcome and (unscored_outputs := state.totals.stages["scoring"]):
         parts.insert(1, f"{plural(unscored_outputs, 'output')} without all scores")
-    if state.stages["withdrawn"]:
-        parts.append(f"{state.stages['withdrawn']:,} withdrawn")
+    if state.totals.stages["withdrawn"]:
+        parts.append(f"{state.totals.stages['withdrawn']:,} withdrawn")
     return " · ".join(parts)
 
 
@@ -70,9 +70,9 @@ def waits_text(state: RunState) -> str:
     if (total := sum(seconds.values())) >= 1:
         causes = [cause if len(seconds) == 1 else f"{cause} {duration(value)}" for cause, value in seconds.items()]
         parts.append(f"waited {duration(total)}: {', '.join(causes)}")
-    if state.retries:
-        counts = (_retry_text(reason, count) for reason, count in state.retries.most_common())
-        parts.append(f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}")
+    if state.trials.attempts.retries:
+        counts = (_retry_text(reason, count) for reason, count in state.trials.attempts.retries.most_common())
+        parts.append(f"{plural(sum(state.trials.attempts.retries.values()), 'retry', 'retries')}: {', '.join(counts)}")
     return "; ".join(parts)
 
 
@@ -125,7 +125,7 @@ def variant_result(state: RunState, totals: Totals) -> str:
 
     How many trials a variant has is known when all trials of the run are enqueued.
     """
-    is_total_known = state.outcome == "finished" or 0 < state.sessions.planned <= state.total
+    is_total_known = state.outcome == "finished" or 0 < state.sessions.planned <= state.totals.total
     parts = [f"{totals.done:,} of {totals.total:,} done" if is_total_known else f"{totals.done:,} done"]
     if totals.failed:
         parts.append(plural(totals.failed, "error"))
@@ -209,7 +209,7 @@ def missing_step_lines(state: RunState) -> Iterator[str]:
 
 def blocking_call_lines(state: RunState) -> Iterator[str]:
     """Yield that calls of an async task blocked its event loop, if it was noted, and what to do."""
-    if count := state.blocking_calls:
+    if count := state.trials.warnings.blocking_calls:
         yield (
             f"{plural(count, 'call')} in a row blocked the event loop; if the task calls a synchronous client, use its async "
             "client, or make the task a plain def"
@@ -218,14 +218,14 @@ def blocking_call_lines(state: RunState) -> Iterator[str]:
 
 def answer_lines(state: RunState, *, verbose: bool = False) -> Iterator[str]:
     """Yield how many outputs are truncated or declined, if any, and which models gave the outputs, with `verbose`."""
-    outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
-    not_scored = {outcome: ", so not scored" if state.excluded[outcome] else "" for outcome in ("truncated", "declined")}
-    for cause, count in state.truncation_causes.items():
+    outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
+    not_scored = {outcome: ", so not scored" if state.totals.excluded[outcome] else "" for outcome in ("truncated", "declined")}
+    for cause, count in state.totals.truncation_causes.items():
         if count:
             yield f"{count:,} of {outputs} truncated by {cause}{not_scored['truncated']}; {ADVICE[cause]}"
-    if state.declined and not state.scores:  # Otherwise the count is beside each mean.
-        yield f"{state.declined:,} of {outputs} declined by the model or its provider{not_scored['declined']}"
-    if verbose and (models := models_of(state)):
+    if state.totals.declined and not state.scores:  # Otherwise the count is beside each mean.
+        yield f"{state.totals.declined:,} of {outputs} declined by the model or its provider{not_scored['declined']}"
+    if verbose and (models := models_of(state.totals)):
         yield served_text(models)
 
 
@@ -264,7 +264,7 @@ def adopted_lines(state: RunState) -> Iterator[str]:
         if session.adopted:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
     if state.sessions.task_versions.older_outputs:
-        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+        outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
         verb = "is" if state.sessions.task_versions.older_outputs == 1 else "are"
         yield f"{state.sessions.task_versions.older_outputs:,} of {outputs} {verb} from an older version of the task"
 

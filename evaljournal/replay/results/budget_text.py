@@ -48,7 +48,7 @@ def spent_text(state: RunState) -> str:
     if state.budget is None or not state.budget.limits:
         return ""
     parts = [_share(unit, use.spent, use.limit) for unit, use in state.budget.use().items()]
-    trials = state.budget.more_trials(state.done)
+    trials = state.budget.more_trials(state.totals.done)
     return " · ".join([*parts, *([] if trials is None else [f"about {plural(trials, 'more trial')}"])])
 
 
@@ -58,7 +58,7 @@ def block_text(state: RunState, block: Block) -> str:
     if block.reason == "unknown":
         return f"at most {MAX_UNKNOWN} attempts in flight until one has reported its {unit}"
     if block.reason == "unreported":
-        models = [printable(model, 40) for names in state.unpriced_models.values() for model in names[:1]]
+        models = [printable(model, 40) for names in state.usage_parts.unpriced_models.values() for model in names[:1]]
         price = f" (no price for {models[0]}; pass --prices)" if models and unit == "cost" else ""
         trials = f"{MAX_UNREPORTED} trials have reported no {unit}{price}"
         return f"{trials}, so the budget cannot be enforced; record it with note({unit}=…)"

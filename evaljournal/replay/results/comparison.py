@@ -61,7 +61,7 @@ class Side:
     @property
     def totals(self) -> Totals:
         """Sums over its trials: stages, scores, usage."""
-        return self.state if self.variant is None else self.state.variants[self.variant]
+        return self.state.totals if self.variant is None else self.state.variants[self.variant]
 
     def has_scorer(self, scorer: str) -> bool:
         """Return whether the run has a scorer, even if it has scored nothing; `judge.tone` belongs to `judge`."""

@@ -59,21 +59,21 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         else [str(shard) for shard in missing_shards(state.sessions.merged.shards)],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.sessions.task_versions.older_outputs,
-        models=models_of(state),
+        models=models_of(state.totals),
         warnings=warnings_of(state),
-        trials=_trials(state),
+        trials=_trials(state.totals),
         attempts=AttemptCounts(
-            started=state.attempts,
-            succeeded=state.outputs,
-            failed=sum(state.errors.values()),
-            timed_out=state.timeouts,
-            interrupted=state.interrupted,
-            repeated_calls=state.repeated_calls,
-            returned_late=state.late_returns,
+            started=state.totals.attempts,
+            succeeded=state.trials.attempts.outputs,
+            failed=sum(state.trials.attempts.errors.values()),
+            timed_out=state.trials.attempts.timeouts,
+            interrupted=state.trials.attempts.interrupted,
+            repeated_calls=state.trials.attempts.repeated_calls,
+            returned_late=state.trials.attempts.late_returns,
         ),
         steps=steps_of(state),
         scoring=ScoringCounts(
-            unscored_outputs=state.stages["scoring"],
+            unscored_outputs=state.totals.stages["scoring"],
             calls_in_flight=dict(Counter(scorer for _, scorer in state.scoring.open)),
             calls_in_backoff=len(state.scoring.delayed),
             calls_started=dict(state.scoring.started),
@@ -82,9 +82,9 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             limits=state.policy.scorer_limits,
             holds_attempts=state.holds_attempts,
         ),
-        retries=dict(state.retries),
+        retries=dict(state.trials.attempts.retries),
         paused_seconds=state.policy.paused_seconds(state.t),
-        errors=dict(state.errors),
+        errors=dict(state.trials.attempts.errors),
         last_error=state.sessions.errors.last_error,
         unauthorized_scorer=state.sessions.errors.stopping_scorer if state.outcome == "unauthorized" else None,
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
@@ -93,8 +93,8 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         pairwise=pairwise_summaries(state),
         latency=latency(latencies(state)),
         usage=dict(state.usage),
-        unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
-        usage_without_output=dict(state.usage_without_output),
+        unpriced_models={name: list(models) for name, models in state.usage_parts.unpriced_models.items()},
+        usage_without_output=dict(state.usage_parts.without_output),
         budget=budget_of(state),
         batches=batches_of(state),
         limit=state.policy.limit,
@@ -110,7 +110,7 @@ def budget_of(state: RunState) -> BudgetSummary | None:
     if budget is None or not (budget.limits or budget.trial_limits):
         return None
     exceeded_trials = sum(trial.stage == "failed" and trial.reason == "budget" for trial in state.trials.values())
-    return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded_trials)
+    return BudgetSummary(budget.use(), budget.more_trials(state.totals.done), dict(budget.trial_limits), exceeded_trials)
 
 
 def _variant(totals: Totals, pairwise: Mapping[str, PairwiseSummary]) -> VariantSummary:
@@ -138,7 +138,7 @@ def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, in
     """
     all_scorers = state.started.scorers if state.started else {}
     scorers = set(all_scorers)
-    totals = state if variant is None else state.variants[variant]
+    totals = state.totals if variant is None else state.variants[variant]
     if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scored_outputs = totals.stages["completed"] - totals.excluded.total()
         scorers -= {name for name, tally in totals.scores.items() if tally.scored == scored_outputs}
@@ -218,8 +218,8 @@ def batches_of(state: RunState) -> list[BatchSummary]:
 
 def latencies(state: RunState) -> Iterable[float]:
     """Return the latencies of all current outputs that are not from a batch, in seconds."""
-    if state.outputs == state.stages["completed"] + state.stages["scoring"]:
-        return state.latencies
+    if state.trials.attempts.outputs == state.totals.stages["completed"] + state.totals.stages["scoring"]:
+        return state.trials.attempts.latencies
     return output_latencies(state.trials.values())
 
 

@@ -26,7 +26,7 @@ def warnings_of(state: RunState) -> list[str]:
 
 def _mixed_models(state: RunState) -> Iterator[str]:
     """Yield the variants that several models served, although the cases do not name them."""
-    for variant, totals in (dict(state.variants) or {"": state}).items():
+    for variant, totals in (dict(state.variants) or {"": state.totals}).items():
         models = [f"{printable(model, 60)} ({count:,})" for model, count in totals.models.most_common() if count]
         if len(models) > 1 and state.started and has_one_model(load_definition(state.started.definition), variant):
             others = f" and {plural(len(models) - _MAX_NAMED, 'other')}" if len(models) > _MAX_NAMED else ""
@@ -36,10 +36,10 @@ def _mixed_models(state: RunState) -> Iterator[str]:
 
 def _empty_outputs(state: RunState) -> Iterator[str]:
     """Yield how many outputs are an empty text; if the token limit is the reason, what to change."""
-    causes = state.empty_outputs
+    causes = state.totals.empty_outputs
     count, limited = causes.total(), causes[MAX_TOKENS]
     if count:
-        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+        outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
         text = f"{count:,} of {outputs} {'is' if count == 1 else 'are'} empty"
         part = "" if limited == count else f" in {limited:,} of them"
         yield text if not limited else f"{text}: the token limit was reached before any text{part}; {ADVICE[MAX_TOKENS]}"
@@ -47,7 +47,7 @@ def _empty_outputs(state: RunState) -> Iterator[str]:
 
 def _same_variants(state: RunState) -> Iterator[str]:
     """Yield the variants that gave the same outputs although a parameter that changes answers differs."""
-    pairs = list(state.output_sample.same_variants(state.variants.names))
+    pairs = list(state.trials.output_sample.same_variants(state.variants.names))
     definition = load_definition(state.started.definition) if pairs and state.started else None
     lines = []
     for one, other, count in pairs:
@@ -69,25 +69,25 @@ def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_prompts(state: RunState) -> Iterator[str]:
-    if count := state.short_prompts:
+    if count := state.trials.warnings.short_prompts:
         subject = "prompt has" if count == 1 else "prompts have"
         yield f"{count:,} {subject} more words than input tokens: the server truncates them; raise its context length"
 
 
 def _failed_teardowns(state: RunState) -> Iterator[str]:
-    if count := state.failed_teardowns:
-        trial = printable(state.last_failed_teardown, 60)
+    if count := state.trials.warnings.failed_teardowns:
+        trial = printable(state.trials.warnings.last_failed_teardown, 60)
         yield f"{plural(count, 'teardown')} failed, the last one of trial {trial}; `evaljournal show {trial}` shows the error"
 
 
 def _missing_max_tokens(state: RunState) -> Iterator[str]:
     """Yield what to change if many calls of a chat model were rate limited although its token limit is known."""
-    count, started = state.retries["rate_limited"], state.started
-    if started is None or not count or count < state.attempts * _MANY_RATE_LIMITS:
+    count, started = state.trials.attempts.retries["rate_limited"], state.started
+    if started is None or not count or count < state.totals.attempts * _MANY_RATE_LIMITS:
         return
     uses, definition = state.policy.known_limits.uses(state.t), load_definition(started.definition)
     has_token_limit = any(use.limit.source == "advertised" and "tokens" in use.limit.unit for use in uses)
     if has_token_limit and any(lacks_max_tokens(definition, variant) for variant in list(state.variants) or [""]):
         reason = "the provider may reserve more tokens for an answer than it has"
         remedy = "pass --max-tokens, so that calls wait for what is reserved"
-        yield f"{count:,} of {plural(state.attempts, 'attempt')} rate limited: {reason}; {remedy}"
+        yield f"{count:,} of {plural(state.totals.attempts, 'attempt')} rate limited: {reason}; {remedy}"

@@ -78,8 +78,8 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     """
     if state.outcome or not state.sessions:
         return []
-    ready_trials = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
-    ready_trials += len(state.backing_off) - in_backoff(state, now)
+    ready_trials = state.totals.stages["queued"] + state.totals.stages["interrupted"] + state.totals.stages["unsettled"]
+    ready_trials += len(state.trials.backing_off) - in_backoff(state, now)
     batches = state.batches.lines.open.values()
     ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
     keys = [
@@ -94,7 +94,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
         attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
     workers = state.settings.get("workers")
     if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
-        is_busy = state.running or state.scoring.open
+        is_busy = state.trials.running or state.scoring.open
         attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
     if batches and not ready_trials:
         lines, count = sum(batch.open_lines for batch in batches), plural(len(batches), "batch", "batches")
@@ -107,7 +107,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
 
 def in_backoff(state: RunState, now: float) -> int:
     """Return how many trials are in backoff; a trial whose delay has passed is ready, without a record."""
-    return sum(end > now for end in state.backing_off.values())
+    return sum(end > now for end in state.trials.backing_off.values())
 
 
 def one_line(idle_reasons: list[Reason]) -> str:
@@ -129,8 +129,8 @@ def pause_reason(state: RunState, pause: Pause) -> str:
 
     If outputs were returned, and only trials that have failed are left, their inputs may be the reason, not the endpoint.
     """
-    is_last = not state.stages["queued"] and 0 < state.sessions.planned <= state.total
-    if pause.reason == "unavailable" and is_last and state.outputs:
+    is_last = not state.totals.stages["queued"] and 0 < state.sessions.planned <= state.totals.total
+    if pause.reason == "unavailable" and is_last and state.trials.attempts.outputs:
         return "only trials that have failed are left"
     return PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
 
@@ -195,7 +195,7 @@ def _rate_limit_reason(key: str, name: str, use: LimitUse) -> Reason:
 
 def _inner_reasons(state: RunState, now: float, other_keys: Container[str]) -> Iterator[Reason]:
     """Yield the limits for which calls inside attempts wait: the last one did, or the next one has to."""
-    waits = state.policy.known_limits.inner_waits if state.running else {}
+    waits = state.policy.known_limits.inner_waits if state.trials.running else {}
     for key, waited in waits.items():
         use = None if key in other_keys else limit_use(state, key, now)
         if use is not None and (waited > 0 or use.next_start > 0):
@@ -204,10 +204,10 @@ def _inner_reasons(state: RunState, now: float, other_keys: Container[str]) -> I
 
 
 def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials: int, total: int | None) -> Iterator[Reason]:
-    unread_trials = None if total is None else max(0, total - state.total)
+    unread_trials = None if total is None else max(0, total - state.totals.total)
     is_held = state.holds_attempts
     if is_held:
-        outputs = state.stages["scoring"]
+        outputs = state.totals.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
     if ready_trials and state.is_held(""):
         is_held, count = True, len(state.sessions.errors.repeated_errors[""].failed_trials)
@@ -216,20 +216,20 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
     if ready_trials and state.budget is not None:
         blocks = {block_text(state, block): None for block in state.budget.blocks(state.budget.other_runs)}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
-    if ready_trials or state.backing_off or unread_trials:
+    if ready_trials or state.trials.backing_off or unread_trials:
         yield from _key_reasons(state, keys, now, is_waiting=ready_trials > 0 and not is_held, show_keys=len(keys) > 1)
     if ready_trials:
         return
-    if state.backing_off:  # None of them is ready.
-        count, seconds_left = len(state.backing_off), min(state.backing_off.values()) - now
+    if state.trials.backing_off:  # None of them is ready.
+        count, seconds_left = len(state.trials.backing_off), min(state.trials.backing_off.values()) - now
         text = f"{plural(count, 'trial')} in backoff, next in {duration(seconds_left)}"
         yield Reason(reason="backoff", number=count, seconds=seconds_left, text=text)
     if unread_trials:
         yield Reason(reason="cases", number=unread_trials, text=f"dataset: {plural(unread_trials, 'trial')} to come")
     elif unread_trials is None:
         yield Reason(reason="cases", text="dataset: cases to come")
-    elif not state.backing_off:
-        outputs = state.stages["scoring"] if not state.running else 0
+    elif not state.trials.backing_off:
+        outputs = state.totals.stages["scoring"] if not state.trials.running else 0
         scoring = f"; scorers: {plural(outputs, 'output')} to score" if outputs else ""
         yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
 
@@ -298,11 +298,11 @@ def busy_slots_text(state: RunState) -> str:
 
 def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
     """Yield why scorer calls with their own rate-limit keys are delayed."""
-    if not state.stages["scoring"]:
+    if not state.totals.stages["scoring"]:
         return
     keys = [key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if key not in attempt_keys]
     started_trials = {trial for trial, _ in (*state.scoring.open, *state.scoring.delayed)}
-    yield from _key_reasons(state, keys, now, is_waiting=state.stages["scoring"] > len(started_trials), show_keys=True)
+    yield from _key_reasons(state, keys, now, is_waiting=state.totals.stages["scoring"] > len(started_trials), show_keys=True)
 
 
 def _name(key: str) -> str:

@@ -89,7 +89,7 @@ class LoadedRun:
     @property
     def total(self) -> int | None:
         """Total number of trials; None if unknown."""
-        return self.state.total if self.state.outcome == "finished" else self.state.sessions.planned or None
+        return self.state.totals.total if self.state.outcome == "finished" else self.state.sessions.planned or None
 
     @property
     def trials(self) -> Mapping[str, TrialState]:

@@ -80,7 +80,7 @@ class WaitLog:
             self._ready_times.clear()
             self._waits.clear()
         elif trial.stage in {"queued", "interrupted", "backing_off"}:
-            self._ready_times.setdefault(_ATTEMPT, max(self._t, self._state.backing_off.get(self._trial, 0.0)))
+            self._ready_times.setdefault(_ATTEMPT, max(self._t, self._state.trials.backing_off.get(self._trial, 0.0)))
 
     def _end_wait(self, name: str, key: str) -> list[Wait]:
         """End a wait; return its parts for this rate-limit key, longest first."""

@@ -13,7 +13,7 @@ from types import MethodType
 from typing import Any
 
 from evaljournal.journal import Event
-from evaljournal.journal.events import Extension
+from evaljournal.journal.events import Extension, Noted
 from evaljournal.journal.format.codec import TYPE_NAMES
 
 _PREFIX = "_on_"
@@ -34,22 +34,25 @@ class EventTable(dict[type[Event], tuple[MethodType, ...]]):
         """`order` has the classes of the projections: of two methods, that of the earlier class is called first."""
         super().__init__(dict.fromkeys((*TYPE_NAMES, Extension), ()))
         self._order = order
+        self.notes: dict[str, Callable[[Noted], None]] = {}
+        """Name of a note → the method that applies it: notes are many kinds of events in one."""
 
     def attach(self, projection: object) -> None:
-        """Call a projection for its events from now on."""
+        """Call a projection for its events from now on; it may be attached already."""
+        self._remove(projection)
         for kind, method in handlers(type(projection)).items():
             self._add(kind, MethodType(method, projection))
 
     def attach_at(self, projection: object, *kinds: type[Event]) -> None:
         """Attach a projection with the first event of one of these types."""
-        first_event = _FirstEvent(self, projection, kinds)
+        first_event = _FirstEvent(self, projection)
         for kind in kinds:
             self._add(kind, MethodType(_FirstEvent.attach, first_event))
 
-    def detach(self, projection: object) -> None:
-        """Call a projection no longer."""
+    def detach(self, cls: type) -> None:
+        """No longer call the projections of a class."""
         for kind, methods in self.items():
-            self[kind] = tuple(method for method in methods if method.__self__ is not projection)
+            self[kind] = tuple(method for method in methods if type(method.__self__) is not cls)
 
     def attached(self) -> set[type]:
         """Return the classes of the projections that are called."""
@@ -58,21 +61,27 @@ class EventTable(dict[type[Event], tuple[MethodType, ...]]):
     def _add(self, kind: type[Event], method: MethodType) -> None:
         self[kind] = tuple(sorted((*self[kind], method), key=self._position))
 
+    def _remove(self, projection: object) -> None:
+        for kind, methods in self.items():
+            self[kind] = tuple(method for method in methods if _projection_of(method) is not projection)
+
     def _position(self, method: MethodType) -> int:
-        owner = method.__self__
-        return self._order.index(type(owner.projection if isinstance(owner, _FirstEvent) else owner))
+        return self._order.index(type(_projection_of(method)))
+
+
+def _projection_of(method: MethodType) -> object:
+    owner = method.__self__
+    return owner.projection if isinstance(owner, _FirstEvent) else owner
 
 
 class _FirstEvent:
     """Stands for a projection in the table until its first event."""
 
-    def __init__(self, table: EventTable, projection: object, kinds: tuple[type[Event], ...]) -> None:
+    def __init__(self, table: EventTable, projection: object) -> None:
         self.table = table
         self.projection = projection
-        self.kinds = kinds
 
     def attach(self, event: Event, record: Any) -> None:
         """Attach the projection, and let it apply the event."""
-        self.table.detach(self)
         self.table.attach(self.projection)
         handlers(type(self.projection))[type(event)](self.projection, event, record)

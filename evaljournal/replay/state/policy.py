@@ -1,11 +1,13 @@
 """What limits the starts of a session: the decisions of the concurrency policy, and the known rate limits.
 
-All of it begins anew with a session: a policy decides again, and records what it decides. Only the known limits look back,
+All of it begins again with a session: a policy decides again, and records what it decides. Only the known limits look back,
 because calls of the session before still count against them.
 
-`Policy` comes after the trials in the order of projections: whether a start was held depends on what is queued and in flight.
+`PolicyState` comes after the trials in the order of projections: whether a start was held depends on what is queued and in
+flight.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -15,13 +17,16 @@ from evaljournal.replay.state.known_limits import KNOWN_LIMIT, RecordedLimits
 from evaljournal.replay.state.pauses import Pause, PausedTime
 from evaljournal.replay.state.sessions import Sessions
 from evaljournal.replay.state.slot_use import SlotUses
+from evaljournal.replay.state.trial import OpenCall
 
 
 @attrs.define(eq=False)
-class Policy:
+class PolicyState:
     """How many attempts and calls of each rate-limit key may start now, how fast, and why not more?"""
 
     _sessions: Sessions
+    _scorer_calls: Mapping[tuple[str, str], OpenCall]
+    """Those in flight."""
     slot_use: SlotUses
     known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
     """The declared and advertised rate limits, and what calls took from them."""
@@ -67,6 +72,11 @@ class Policy:
         """Count a time in which nothing was paused, but something else held the start at `t`."""
         self._paused_time.count(self.pauses, t)
         self._paused_time.add(reason, start, end)
+
+    def count_idle(self, reason: str, start: float, end: float, t: float) -> None:
+        """Count a time in which no attempt was in flight or could start, unless scorers were called."""
+        if not self._scorer_calls:
+            self.count_wait(reason, start, end, t)
 
     def start_attempt(self, trial: str, key: str, need: Any, t: float, *, has_queue: bool) -> None:
         """Count an attempt that takes something from known limits, and how long they held it; `has_queue`: others wait."""

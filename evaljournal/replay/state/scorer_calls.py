@@ -11,9 +11,9 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.session_errors import SessionErrors
-from evaljournal.replay.state.trial import OpenCall, TrialState
+from evaljournal.replay.state.trial import OpenCall
+from evaljournal.replay.state.trials import RunTrials
 
 PAIRWISE: Final = f"{events.NOTE_PREFIX}pairwise"
 """The note of a pairwise judge: its `scorer`, the scorers of its two `orders`, and the run that it compares with."""
@@ -23,8 +23,7 @@ PAIRWISE: Final = f"{events.NOTE_PREFIX}pairwise"
 class ScorerCalls:
     """Which calls of scorers are in flight or wait for a retry, and how many were there?"""
 
-    _trials: dict[str, TrialState]
-    _scores: Scores
+    _trials: RunTrials
     _errors: SessionErrors
     open: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
     """Trial and scorer → the call in flight."""
@@ -58,6 +57,7 @@ class ScorerCalls:
         if event.delay is not None:
             self.delayed[call_id] = record.t + event.delay
         self.failed[event.category] += 1
+        self._errors.count_call(event, record.t, self._trials.attempts.outputs)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         if self._errors.scorer_errors:
@@ -66,9 +66,9 @@ class ScorerCalls:
             scorer = event.scorer.partition(".")[0]
             if self.open.pop((event.trial, scorer), None) is not None:
                 self._errors.repeated_errors[scorer].end()
-        self._scores.add(event, self._trials[event.trial])
+        self._trials.totals.scores.add(event, self._trials[event.trial])
 
     def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
         if self.open.pop((event.trial, event.scorer), None) is not None:  # What its call returned is not a score.
             self._errors.repeated_errors[event.scorer].count(event.error, "")
-        self._scores.add_failure(event, self._trials[event.trial])
+        self._trials.totals.scores.add_failure(event, self._trials[event.trial])

@@ -1,7 +1,7 @@
 """Errors of a session: the last of attempts and scorers, the one that the first trials failed with, an unauthorized scorer.
 
-`SessionErrors` is told of failures by the trials and by the scorer calls, because it must know how many outputs there are by
-then; it only begins anew by itself, with a session.
+The trials and the scorer calls report failures to `SessionErrors`, because they know how many outputs there are by then. A
+session begins without errors.
 """
 
 import re
@@ -13,6 +13,9 @@ import attrs
 
 from evaljournal.journal import Record, events
 
+UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
+QUOTA: Final = f"{events.NOTE_PREFIX}quota"
+"""Notes with the scorer that stops the run: `scorer` and `message`."""
 ERROR_CHARS: Final = 200
 """Maximum length of a kept error."""
 NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")

@@ -7,15 +7,18 @@ new call and never gets the result of a different call.
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.sessions import covered_seconds
-from evaljournal.replay.state.trial import WORKER_ENDS, TrialState, pack_location
-from evaljournal.replay.state.usage import add
+from evaljournal.replay.state.known_limits import RecordedLimits
+from evaljournal.replay.state.sessions import Sessions, covered_seconds
+from evaljournal.replay.state.trial import WORKER_ENDS, RunningAttempt, TrialState, pack_location
+from evaljournal.replay.state.trials import RunTrials
+from evaljournal.replay.state.usage import add, subtract
+from evaljournal.replay.state.usage_parts import UsageParts
 
 Reuse = Literal["transient", "interrupted", "always", "never"]
 """After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited, unavailable, or
@@ -42,6 +45,17 @@ def keeps_steps(reuse: str, end: str) -> bool:
             return end in _INTERRUPTED
         case _:
             return end in _TRANSIENT
+
+
+def records_model_calls(settings: Mapping[str, Any]) -> bool:
+    """Return whether the model calls of the task's HTTP clients should be steps: `durable="http"`."""
+    durable = settings.get("durable")
+    return isinstance(durable, list) and "http" in durable
+
+
+def _without_waits(attempt: RunningAttempt, seconds: float) -> float:
+    """Return the seconds of an attempt that ends without set-up, teardown and its waits for rate limits."""
+    return seconds if attempt.waits is None else max(0.0, round(seconds - covered_seconds(attempt.waits), 6))
 
 
 def remaining_timeout(timeout: float | None, seconds_spent: float) -> float | None:
@@ -197,8 +211,16 @@ def _last_end(trial: TrialState) -> str:
 
 @attrs.define(eq=False)
 class RunSteps:
-    """The steps of a run."""
+    """Which steps have attempts completed, which of them can the next attempt reuse, and what does this save?
 
+    It is attached with the first step, or by the setting that makes model calls steps, and comes before the trials: an event
+    that ends an attempt finds it in flight, and a failure finds those before it.
+    """
+
+    _trials: RunTrials
+    _usage: UsageParts
+    _sessions: Sessions
+    _known_limits: RecordedLimits
     open: dict[str, TrialSteps] = attrs.field(factory=dict[str, TrialSteps])
     """Open trial → its completed steps, if it has any."""
     records: dict[str, "array[int]"] = attrs.field(factory=dict[str, "array[int]"])
@@ -270,6 +292,102 @@ class RunSteps:
             steps.add_inner_usage(event.parent, step.usage)
             steps.reused_seqs.setdefault(event.parent, []).append(step.seq)
         return step
+
+    def _on_session_started(self, _: events.SessionStarted, __: Record) -> None:
+        self.before_session = self.executed
+        if self._sessions.has_new_task:
+            self.open.clear()
+
+    def _on_attempt_started(self, event: events.AttemptStarted, _: Record) -> None:
+        if self.records:
+            repeated_calls = self.start(event)
+            if event.trial in self._trials.attempts.interrupted_trials:
+                self._trials.attempts.repeated_calls += repeated_calls
+
+    def _on_attempt_succeeded(self, event: events.AttemptSucceeded, _: Record) -> None:
+        attempt, steps = self._trials.running[event.trial], self.open.get(event.trial)
+        if not attempt.ended_steps and records_model_calls(self._sessions.settings):
+            self.attempts_without_steps += 1
+        latency = _without_waits(attempt, event.elapsed)
+        if steps is not None and steps.reused_seqs:
+            latency = round(latency + steps.reused_seconds(event.attempt), 6)
+        attempt.latency = latency
+
+    def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, _: Record) -> None:
+        if (steps := self.open.get(event.trial)) is None:
+            return
+        category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
+        seconds = _without_waits(self._trials.running[event.trial], event.elapsed)
+        steps.spend(seconds, resets_timeout=category == "timed_out")
+        history = self._trials[event.trial].retry_history
+        is_kept = steps.is_productive and keeps_steps(self._sessions.settings.get("reuse_steps", ""), category)
+        if is_kept and history is not None:
+            history.reset()
+
+    _on_attempt_timed_out = _on_attempt_failed
+
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
+        if (steps := self.open.get(event.trial)) is not None:
+            attempt, elapsed = self._trials.running[event.trial], event.elapsed
+            if elapsed is None:  # It ended with its process, no later than the last record.
+                elapsed = max(0.0, self._sessions.previous_end - attempt.start)
+            steps.spend(_without_waits(attempt, elapsed), resets_timeout=True)
+
+    def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
+        attempt = self._trials.running[event.trial]
+        if event.phase != "task":
+            self._end_phase(event, record, attempt)
+            return
+        self.complete(event, record, attempt.start)
+        self._add_need(event, record, attempt)
+        attempt.end_step(event.name, record.t)
+        if event.usage is not None:
+            self._usage.add(event.usage, event.trial)
+            attempt.add_usage(event.usage)
+
+    def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
+        attempt = self._trials.running[event.trial]
+        if event.phase != "task":
+            self._end_phase(event, record, attempt)
+            return
+        self.fail(event, record)
+        self._add_need(event, record, attempt)
+        attempt.end_step(event.name, record.t)
+
+    def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
+        attempt = self._trials.running[event.trial]
+        self.locate(event, record)
+        step = self.reuse(event)
+        attempt.end_step(step.name if step else "", record.t)
+        if step is not None and step.usage is not None:  # Its usage belongs to this attempt now.
+            subtract(self._usage.without_output, step.usage)
+            attempt.add_usage(step.usage)
+
+    def _end_phase(self, event: events.StepCompleted | events.StepFailed, record: Record, attempt: RunningAttempt) -> None:
+        """Count a set-up or a teardown; its time is not part of the attempt's."""
+        self.locate(event, record)
+        self.completed += isinstance(event, events.StepCompleted)
+        self.failed += isinstance(event, events.StepFailed)
+        attempt.add_wait(record.t - event.elapsed, record.t)
+
+    def _add_need(self, event: events.StepCompleted | events.StepFailed, record: Record, attempt: RunningAttempt) -> None:
+        """Count what a step took from known limits, and how long it waited for them."""
+        if event.need is not None:
+            start = record.t - event.elapsed
+            self._known_limits.inner_waits[event.key] = event.waited
+            self._known_limits.add(event.key, event.need, start)
+            if event.waited > 0:
+                self.seconds_waited += event.waited
+                attempt.add_wait(start - event.waited, start)
+
+    def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
+        if self.records:
+            self.end(event.trial, completed=True)
+
+    def _on_trial_failed(self, event: events.TrialFailed | events.TrialWithdrawn, _: Record) -> None:
+        self.end(event.trial)
+
+    _on_trial_withdrawn = _on_trial_failed
 
     @property
     def executed(self) -> int:

@@ -117,12 +117,32 @@ class RunningAttempt:
     """`NO_SLOT` if it uses a line of a batch."""
     start: float
     """When it started, in seconds since the start of the session."""
+    key: str | None
+    """Its rate-limit key; None if it uses a line of a batch."""
+    usages: list[Any] | None = None
+    """The usage that it and its steps have noted; None if there is none."""
+    waits: list[tuple[float, float]] | None = None
+    """Start and end of set-up, teardown and the waits for rate limits inside it; None if there are none."""
+    latency: float | None = None
+    """Its latency, if its steps change it: without `waits`, and with the seconds of the steps that it reused."""
     ended_steps: int = 0
     """Steps that have ended; those in flight are not recorded."""
     last_step: str = ""
     """Name of the step that ended last."""
     last_step_end: float = 0.0
     """When it ended, in seconds since the start of the session."""
+
+    def add_usage(self, usage: Any) -> None:
+        """Add usage that was noted."""
+        if self.usages is None:
+            self.usages = []
+        self.usages.append(usage)
+
+    def add_wait(self, start: float, end: float) -> None:
+        """Add a time that is not part of the attempt's."""
+        if self.waits is None:
+            self.waits = []
+        self.waits.append((start, end))
 
     def end_step(self, name: str, t: float) -> None:
         """Count a step that has ended."""
@@ -157,7 +177,7 @@ class SharedScores(dict[tuple[Any, ...], tuple[Any, ...]]):
 
 def pack_input(record: Record, fingerprint: str, repeat: int) -> bytes:
     """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
-    location = pack_location(record)
+    location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
     repeat = repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT
     return _LAYOUT.pack(_NO_LOCATION, math.nan, math.nan, location, repeat) + fingerprint.encode()
 

@@ -69,7 +69,7 @@ class WorkerTotals:
         return ", ".join(f"{as_words(name)}{f' {count:,} times' if count > 1 else ''}" for count, name in counts if count)
 
 
-class Workers(dict[str, WorkerTotals]):
+class RunWorkers(dict[str, WorkerTotals]):
     """What has each worker done? By name; empty if all attempts ran in the process of the run."""
 
     def __init__(self) -> None:

@@ -115,7 +115,7 @@ def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
 def _recorded_tasks(run: LoadedRun) -> Iterator[tuple[str, str | None, Totals]]:
     """Yield the variants of a run, or its task under an empty name, each with its model, if known, and its totals."""
     models = TaskModels(run.state.started and run.state.started.definition)
-    for name, totals in run.state.variants.items() if run.state.variants else [("", run.state)]:
+    for name, totals in run.state.variants.items() if run.state.variants else [("", run.state.totals)]:
         yield name, models.for_variant(name).model or None, totals
 
 

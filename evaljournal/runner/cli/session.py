@@ -181,7 +181,7 @@ class CommandSession:
             if stop_status and not is_stopping:
                 is_stopping = True
                 echo(f"stopping: {stopping_text(live_run.state, *stop_status)}", err=True)
-            if live_run.state.blocking_calls and not is_hint_printed:
+            if live_run.state.trials.warnings.blocking_calls and not is_hint_printed:
                 is_hint_printed = True
                 echo("\n".join(blocking_call_lines(live_run.state)), err=True)
             durable_seq = live_run.journal.durable_seq

@@ -16,8 +16,8 @@ from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.results.budget_text import over_budget_text
 from evaljournal.replay.state.answers import NotedAnswer
+from evaljournal.replay.state.attempt_warnings import BLOCKING_CALLS
 from evaljournal.replay.state.budget import OVER_BUDGET
-from evaljournal.replay.state.run import BLOCKING_CALLS
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_timeout, reuse_of
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
@@ -119,7 +119,10 @@ class Attempts:
                 calls.close()
         if calls is not None and calls.failure is not None and isinstance(outcome, Returned | Exception):
             outcome = calls.failure  # Whatever the task made of it.
-        if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
+        if (
+            getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS
+            and not self._recorder.state.trials.warnings.blocking_calls
+        ):
             self._note_blocking_calls(work)
         if isinstance(outcome, Returned) and (sent_secrets.values or self._recorder.journal.has_slow_blobs):
             outcome = await self._prepare_output(work, outcome)
@@ -305,7 +308,7 @@ class Attempts:
                 record = self._record(event, outcome.in_blobs)
             except (Unserializable, RecursionError):
                 output = mask_output(to_json(output))
-                usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None
+                usage = None if state.trials.has_noted_tokens(work.trial) else usage_of_response(output) or None
                 if state.is_over_budget(work.trial, usage):
                     self._fail_over_budget(work, elapsed, usage)
                     return False

@@ -208,13 +208,13 @@ class Recorder:
         forked_numbers = forked_sessions(self.state)
         is_forked = any(session.number in forked_numbers for session in self.state.sessions[-2:-1])
         reason: Literal["forked", "process_died"] = "forked" if is_forked else "process_died"
-        for trial, running_attempt in list(self.state.running.items()):
+        for trial, running_attempt in list(self.state.trials.running.items()):
             self.record(AttemptInterrupted(trial=trial, attempt=running_attempt.attempt, reason=reason))
 
     def finish(self) -> None:
         """Record that every trial is done, with the totals."""
         state = self.state
-        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        totals = {"completed": state.completed, "failed": state.failed, "withdrawn": state.totals.stages["withdrawn"]}
         self.record(RunFinished(**totals, head=self.journal.head, elapsed=state.elapsed))
 
 

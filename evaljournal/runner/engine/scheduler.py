@@ -238,7 +238,7 @@ class Scheduler:
         if not permit.open:
             return None
         state = self.recorder.state
-        is_held = self._is_held if state.errors or state.scoring.failed else None
+        is_held = self._is_held if state.trials.attempts.errors or state.scoring.failed else None
         job = lane.next_job(is_held, probe=permit.probe and reach == ANY_JOB)
         if job is None:
             return None
@@ -285,7 +285,7 @@ class Scheduler:
     @property
     def is_idle(self) -> bool:
         """Whether no attempt is in flight, and no output is being scored."""
-        return not self.recorder.state.running and self.queues.unscored_outputs == len(self.queues.outputs_to_score)
+        return not self.recorder.state.trials.running and self.queues.unscored_outputs == len(self.queues.outputs_to_score)
 
     def _dequeue(self, lane: Lane, job: Job) -> None:
         """Take a job out of its lane, and wake a consumer for the next one."""

@@ -226,7 +226,7 @@ class Execution:
             self._check_unchanged(path, state.started)
         names = self._inputs.names
         is_completed = all(name in state.trials and state.trials[name].stage == "completed" for name in names)
-        return state.outcome == "finished" and is_completed and len(names) == state.total
+        return state.outcome == "finished" and is_completed and len(names) == state.totals.total
 
     def _check_unchanged(self, path: Path, run_started: RunStarted) -> None:
         """Raise RunChanged if the function, or a variable that it reads, has changed since the run was started."""

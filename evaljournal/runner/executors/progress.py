@@ -18,11 +18,11 @@ async def show(live_run: LiveRun, bar_format: str, in_thread: InThread) -> None:
     bar = _bar(live_run, bar_format)
     try:
         while True:
-            done = live_run.state.done
+            done = live_run.state.totals.done
             await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
             await trio.sleep(INTERVAL)
     finally:
-        bar.update(live_run.state.done - bar.n)
+        bar.update(live_run.state.totals.done - bar.n)
         bar.close()
 
 
@@ -31,7 +31,7 @@ def _bar(live_run: LiveRun, bar_format: str) -> Any:
         from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # optional
     except ImportError:
         return _Line(live_run)
-    return tqdm(total=live_run.total, initial=live_run.state.done, bar_format=bar_format or None, file=sys.stderr)
+    return tqdm(total=live_run.total, initial=live_run.state.totals.done, bar_format=bar_format or None, file=sys.stderr)
 
 
 class _Line:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from evaljournal.journal.threads import InThread, run_in_thread
-from evaljournal.replay.state.run import TEARDOWN_FAILED
+from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
 from evaljournal.runner.data.fingerprint import unwrap_partial
 from evaljournal.runner.definition.hooks import Hook, Hooks, Role, arguments_for, hook_parameters, task_parameters
 from evaljournal.runner.notes import note_sink, start_phase

@@ -107,7 +107,7 @@ class PendingTrials:
                 work.has_output = True
                 work.done_scorers = frozenset(name.partition(".")[0] for name in (*(state.scores or ()), *state.unscored))
             case "backing_off":
-                work.delay = self._state.backing_off[work.trial]
+                work.delay = self._state.trials.backing_off[work.trial]
             case "unsettled" | "failed":
                 return self._settle(work)
             case "interrupted" if self._must_settle(work):

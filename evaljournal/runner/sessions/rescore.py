@@ -207,7 +207,9 @@ def _is_finished(state: RunState) -> bool:
     """Return whether every trial is done, even if a later re-scoring was stopped."""
     own_outcomes = [session.outcome for session in state.sessions if not session.shard]
     shard_outcomes = [session.outcome for session in state.sessions if session.shard]
-    return "finished" in [*own_outcomes, *shard_outcomes[-1:]] and state.done >= max(state.total, state.sessions.planned)
+    return "finished" in [*own_outcomes, *shard_outcomes[-1:]] and state.totals.done >= max(
+        state.totals.total, state.sessions.planned
+    )
 
 
 class _Outputs:

@@ -29,7 +29,7 @@ def fork(run: Path, seq: int | None, target: Path) -> None:
     """
     new_run = trio.run(fork_run, run, target, seq)
     state = new_run.state
-    counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
+    counts = f"{plural(state.totals.done, 'trial')} done, {state.totals.total:,} read so far"
     progress = f"{progress_text(state)} done" if total_trials(state) else counts
     echo(f"{target}: forked from {run} at record {new_run.seq:,}; {progress}", err=True)
     if state.batches.lines.open:

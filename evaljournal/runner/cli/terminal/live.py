@@ -31,7 +31,7 @@ def supports_screen(stream: TextIO) -> bool:
 
 def progress_tenths(state: RunState, total: int | None) -> int:
     """Return how many tenths are done; without a total, a number that grows at 1, 5, 10, 50, 100, … trials."""
-    done = state.done
+    done = state.totals.done
     if total:
         return 10 * done // total
     return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
