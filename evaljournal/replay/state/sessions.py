@@ -61,6 +61,24 @@ def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
 class Sessions(list[SessionState]):
     """Which sessions has the run had, what do the definition and the settings say now, and how did the last session end?"""
 
+    __slots__ = (  # As in `RunTrials`: every record sets `previous_t`.
+        "_end_t",
+        "_periods",
+        "_start",
+        "adoption",
+        "errors",
+        "has_new_task",
+        "merged",
+        "outcome",
+        "planned",
+        "previous_end",
+        "previous_t",
+        "recoveries",
+        "settings",
+        "started",
+        "task_versions",
+    )
+
     def __init__(self, task_versions: TaskVersions) -> None:
         super().__init__()
         self.task_versions = task_versions
