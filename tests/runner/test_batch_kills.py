@@ -90,9 +90,9 @@ def check(provider: MemoryBatches, disk: SimulatedDisk, outcome: Any, expected: 
     replayed, live = fold(read(PATH, files=disk)), outcome.state
     assert (replayed.completed, replayed.totals.attempts, replayed.usage, replayed.trials.attempts.repeated_calls) == (
         live.completed,
-        live.attempts,
+        live.totals.attempts,
         live.usage,
-        live.repeated_calls,
+        live.trials.attempts.repeated_calls,
     )
     assert [attrs.asdict(batch) for batch in replayed.batches.values()] == [
         attrs.asdict(batch) for batch in live.batches.values()

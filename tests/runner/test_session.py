@@ -32,7 +32,7 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.replay import audit, fold
+from evaljournal.replay import RunState, audit, fold
 from evaljournal.replay.render.ending import next_command
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.sessions.session import Outcome, Session
@@ -531,10 +531,11 @@ def test_live_state_is_folded_state(disk: SimulatedDisk) -> None:
         assert live == summary(fold(read(PATH, files=disk), at=seq))
 
 
-def summary(state: Any) -> tuple[Any, ...]:
+def summary(state: RunState) -> tuple[Any, ...]:
     tallies = {name: (tally.scored, tally.total) for name, tally in state.scores.items()}
-    stages = {stage: number for stage, number in state.stages.items() if number}
-    return state.seq, stages, sorted(state.running), sorted(state.backing_off), tallies, state.attempts, dict(state.limits)
+    stages = {stage: number for stage, number in state.totals.stages.items() if number}
+    open_trials = sorted(state.trials.running), sorted(state.trials.backing_off)
+    return state.seq, stages, *open_trials, tallies, state.totals.attempts, dict(state.policy.limits)
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
