@@ -58,9 +58,9 @@ class Admission:
         scheduler, shutdown = self._scheduler, self._scheduler.shutdown
         try:
             while shutdown.reason is None:
-                room = scheduler.admission_room
+                room = scheduler.read_ahead.room
                 if not room:
-                    await scheduler.wait_admission_needed()
+                    await scheduler.read_ahead.wait_needed()
                     continue
                 await scheduler.recorder.journal.wait_room()
                 if not await self._read(source, room):
@@ -74,7 +74,7 @@ class Admission:
                 raise
             error = describe(exc)
             shutdown.stop("dataset_failed", f"reading the cases failed: {error.type}: {error.message}")
-        scheduler.is_admission_done = True
+        scheduler.read_ahead.is_done = True
         scheduler.end_if_done()
 
     async def _read(self, source: TrialSource, limit: int) -> bool:

@@ -70,7 +70,7 @@ class Attempts:
 
         `fail_ambiguous`: a trial fails if its attempt ended with its worker, because its call may have had an effect.
         """
-        self._tasks = tasks
+        self.tasks = tasks
         self._scheduler = scheduler
         self._late_recorder = late_recorder
         self._new_calls = new_calls
@@ -82,7 +82,7 @@ class Attempts:
         """Variant → the function that returns the request for a case, if there is one; empty if requests are not recorded."""
         self._is_step = DurableRequests.parse(self._settings.durable).includes if self._settings.durable else None
         self._recorder = scheduler.recorder
-        self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
+        self._record = scheduler.recorder.record
         self._free_slots = [0]
         """Heap of the free slot numbers up to the first one that was never used."""
         self._failures, self._max_failures = 0, max_failures
@@ -92,7 +92,7 @@ class Attempts:
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
         """Make one attempt; return whether it returned an output."""
-        task, is_live = self._tasks[work.state.variant], work.lane.is_live
+        task, is_live = self.tasks[work.state.variant], work.lane.is_live
         record, reuses = self._start(work)
         if self._settings.write_ahead and is_live:
             await self._recorder.journal.wait_durable(record.seq)
@@ -213,7 +213,7 @@ class Attempts:
     def end(self, work: TrialWork, outcome: CallOutcome | OverBudget | Interrupted) -> bool:
         """Record how an attempt ended, and what follows; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts
-        elapsed = self._clock.elapsed(work.started_at)
+        elapsed = self._recorder.clock.elapsed(work.started_at)
         if not work.lane.is_live:
             elapsed = 0.0
         else:
@@ -250,7 +250,7 @@ class Attempts:
 
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
-        self._late_recorder.record(_interruption(work, "cancelled", elapsed=self._clock.elapsed(work.started_at)))
+        self._late_recorder.record(_interruption(work, "cancelled", elapsed=self._recorder.clock.elapsed(work.started_at)))
 
     def abandon(self, work: TrialWork) -> None:
         """Record an attempt that does not respond to its cancellation as interrupted."""
@@ -323,7 +323,7 @@ class Attempts:
         return True
 
     def _record_failure(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
-        failure, error = self._settings.retry.classify_and_describe(exc, now=self._clock.wall())
+        failure, error = self._settings.retry.classify_and_describe(exc, now=self._recorder.clock.wall())
         self._fail(
             work,
             stop_run=failure.stop_reason is not None,
@@ -373,7 +373,7 @@ class Attempts:
                 self._scheduler.stop_on_same_error()
 
     def _record_late_return(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:
-        elapsed = self._clock.elapsed(started_at)
+        elapsed = self._recorder.clock.elapsed(started_at)
         self._late_recorder.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
 
 

@@ -76,13 +76,10 @@ class TrialExecutor:
         get to end after they were cancelled because the session is stopped. The assembly sets `Scheduler.new_lane`.
         """
         self._recorder = recorder
-        self._now = recorder.clock.now
         self._settings = settings
-        self._cancel_timeout = cancel_timeout
         self._scorers = scorers
-        self._has_tasks = bool(tasks)
         loop = RunLoop()
-        self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
+        self.shutdown = Shutdown(recorder.clock.now, grace=settings.grace, cancel_timeout=cancel_timeout, on_stop=self._on_stop)
         self.scheduler = Scheduler(
             recorder,
             settings,
@@ -129,7 +126,7 @@ class TrialExecutor:
             self._end()  # Later results are not recorded.
 
     async def _run(self, trials: TrialSource, on_unresponsive: Callable[[], Any] | None) -> None:
-        if self._has_tasks and not self.scheduler.has_keys:
+        if self._attempts.tasks and not self.scheduler.read_ahead.has_keys:
             self.scheduler.open_lane("", trials=True)
         for scorer in self._scorers:
             if not scorer.scorer.is_local:
@@ -157,7 +154,7 @@ class TrialExecutor:
     async def _consume(self) -> None:
         scope = CallScope(self._timeouts)
         try:
-            while self.scheduler.is_open:
+            while self.scheduler.consumers.is_open:
                 scope = CallScope(self._timeouts)
                 with scope.scope:
                     await self._serve(scope)
@@ -173,7 +170,7 @@ class TrialExecutor:
                 self._attempts.cancel(job)
             raise
         finally:
-            self.scheduler.consumers -= not scope.is_abandoned
+            self.scheduler.consumers.count -= not scope.is_abandoned
             self.in_flight.pop(scope, None)
             self._abandoned_calls.pop(scope, None)
             if not self.in_flight or not self._abandoned_calls:
@@ -182,15 +179,16 @@ class TrialExecutor:
     async def _serve(self, scope: CallScope) -> None:
         """Execute one job after the other, each to its end or to its next wait."""
         in_flight, attempts, scoring, scheduler = self.in_flight, self._attempts, self._scoring, self.scheduler
-        while scheduler.is_open and not scope.is_cancelled:
+        consumers = scheduler.consumers
+        while consumers.is_open and not scope.is_cancelled:
             job = scheduler.next_job()
             if job is None:
-                if scheduler.consumers > scheduler.queues.max_consumers:
+                if consumers.count > scheduler.queues.max_consumers:
                     return
                 if not in_flight:
                     self._idle_event.set()
                 scheduler.on_idle()
-                await scheduler.park()
+                await consumers.parked.park()
                 continue
             in_flight[scope] = job
             if isinstance(job, ScorerCall):
@@ -203,7 +201,7 @@ class TrialExecutor:
             del in_flight[scope]
             if self._recorder.state.t > self._turn_end:  # The time of the last record: reading the clock costs more.
                 await trio.lowlevel.checkpoint()
-                self._turn_end = self._now() + TURN
+                self._turn_end = self._recorder.clock.now() + TURN
 
     def _end_cancelled_job(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
         if isinstance(job, ScorerCall):
@@ -229,14 +227,14 @@ class TrialExecutor:
         job, outcome = self.in_flight.pop(scope), OverBudget() if scope.outcome == OverBudget() else TimedOut()
         scope.is_abandoned, scope.deadline = True, math.inf
         self._abandoned_calls[scope] = _job_name(job)
-        self.scheduler.consumers -= 1
+        self.scheduler.consumers.count -= 1
         self._end_cancelled_job(job, outcome)
         self.scheduler.wake()
 
     def _stop_over_budget(self, trial: str) -> None:
         for scope, job in self.in_flight.items():
             if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
-                deadline = self._now() + self._settings.grace + CANCEL_TIMEOUT
+                deadline = self._recorder.clock.now() + self._settings.grace + CANCEL_TIMEOUT
                 scope.exceed_budget(deadline)
                 self._timeouts.schedule(deadline)
 
@@ -255,11 +253,11 @@ class TrialExecutor:
 
     def _on_stop(self) -> None:
         """Start no more attempts. A run still scores outputs within the grace period; a re-scoring starts nothing more."""
-        if not self._has_tasks or not self._scorers:
+        if not self._attempts.tasks or not self._scorers:
             self.scheduler.close()
         else:
             self.scheduler.queues.close_attempts()
-        self.scheduler.request_admission()
+        self.scheduler.read_ahead.request()
         self.scheduler.on_idle()
         self._nursery.start_soon(self._drain)
 
@@ -270,7 +268,7 @@ class TrialExecutor:
         self.scheduler.close()
         for scope in self.in_flight:
             scope.interrupt()
-        await self._wait_idle(trio.CancelScope(), self._cancel_timeout, self.in_flight)
+        await self._wait_idle(trio.CancelScope(), shutdown.cancel_timeout, self.in_flight)
         for job in self.in_flight.values():
             self._unresponsive_jobs.append(_job_name(job))
             if isinstance(job, TrialWork) and not job.has_output:
@@ -284,7 +282,7 @@ class TrialExecutor:
             while (
                 calls
                 or (self.helper is not None and self.helper.is_sending)
-                or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end))
+                or (self.scheduler.consumers.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end))
             ):
                 self._idle_event = trio.Event()
                 await self._idle_event.wait()

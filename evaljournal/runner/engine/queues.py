@@ -1,6 +1,6 @@
 """Queues of a session: its lanes, the jobs that wait for their delay, and those that have their reply.
 
-Nothing here waits, records or reads a clock.
+Nothing here records or reads a clock.
 """
 
 import heapq
@@ -9,9 +9,18 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable
+from typing import Final
+
+import trio
 
 from evaljournal.replay.state.run import max_unscored_outputs
 from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, TrialWork
+from evaljournal.runner.engine.recorder import Shutdown
+
+_READ_AHEAD: Final = 64
+"""Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
+_READ_AHEAD_WITH_KEYS: Final = 10_000
+"""Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 
 
 class Queues:
@@ -119,3 +128,38 @@ class Queues:
             or any(lane.calls and lane.closed_until <= deadline for lane in lanes)
             or any(due_time <= deadline and isinstance(job, ScorerCall) for due_time, _, job in self.delayed_jobs)
         )
+
+
+class ReadAhead:
+    """How far ahead of their need trials are read."""
+
+    def __init__(self, queues: Queues, shutdown: Shutdown, *, has_keys: bool) -> None:
+        """`has_keys`: attempts have several rate-limit keys."""
+        self._queues = queues
+        self._shutdown = shutdown
+        self.has_keys = has_keys
+        self.is_done = False
+        """Whether all trials were read."""
+        self.is_waiting = False
+        self._event = trio.Event()
+
+    @property
+    def room(self) -> int:
+        """How many trials to read now; 0 if enough are queued, or too many outputs wait for scores."""
+        queues = self._queues
+        capacity = _READ_AHEAD_WITH_KEYS if self.has_keys else 2 * queues.limit + _READ_AHEAD
+        room = capacity - queues.waiting_trials
+        return 0 if room <= queues.limit or queues.is_behind else room
+
+    async def wait_needed(self) -> None:
+        """Wait until few trials are queued, or the session is stopped."""
+        self._event, self.is_waiting = trio.Event(), True
+        await self._event.wait()
+
+    def request(self) -> None:
+        """Let reading continue if few trials are queued, or if the session is stopped."""
+        queues, low_mark = self._queues, _READ_AHEAD_WITH_KEYS // 2 if self.has_keys else 0
+        is_low = queues.waiting_trials <= queues.limit or queues.waiting_trials <= low_mark
+        if (is_low and not queues.is_behind) or self._shutdown.reason is not None:
+            self.is_waiting = False
+            self._event.set()

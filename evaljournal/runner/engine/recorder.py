@@ -130,8 +130,10 @@ class RunLoop:
 class Shutdown:
     """Whether a session is stopping or over, and why."""
 
-    def __init__(self, now: Callable[[], float], *, grace: float, on_stop: Callable[[], None]) -> None:
+    def __init__(self, now: Callable[[], float], *, grace: float, cancel_timeout: float, on_stop: Callable[[], None]) -> None:
         self._now = now
+        self.cancel_timeout = cancel_timeout
+        """Seconds that calls get to end after they were cancelled because the session is stopped."""
         self.grace = grace
         """Seconds that calls in flight get once the session is stopped."""
         self._on_stop = on_stop

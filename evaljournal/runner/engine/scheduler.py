@@ -27,15 +27,40 @@ from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
-from evaljournal.runner.engine.queues import Queues
+from evaljournal.runner.engine.queues import Queues, ReadAhead
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Shutdown, Timer
 
-READ_AHEAD: Final = 64
-"""Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
-READ_AHEAD_WITH_KEYS: Final = 10_000
-"""Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 TICK: Final = 2e-6
 """Seconds added to the time at which a policy asks to be called, because times are rounded to the microsecond."""
+
+
+class Consumers:
+    """How many consumers there are, and which of them wait for a job."""
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self.count = 0
+        self.is_open = True
+        """Whether a consumer may take another job."""
+        self.is_looking = False
+        """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
+        self.parked = trio.lowlevel.ParkingLot()
+        self._start = start
+
+    def start(self) -> None:
+        """Start one more."""
+        self.is_looking = True
+        self.count += 1
+        self._start()
+
+    def wake(self) -> None:
+        """Wake one that is parked."""
+        self.is_looking = True
+        self.parked.unpark()
+
+    def close(self) -> None:
+        """Let all of them return."""
+        self.is_open = False
+        self.parked.unpark_all()
 
 
 class Scheduler:
@@ -56,11 +81,9 @@ class Scheduler:
         self.settings = settings
         self.shutdown = shutdown
         self.loop = loop
-        self._record, self._now = recorder.record, recorder.clock.now
-        self._start_consumer = start_consumer
+        self._now = recorder.clock.now
         self.new_lane: Callable[[str], Lane]
         """Returns the lane of a rate-limit key, with its policy and gates; set by the assembly."""
-        self.has_keys = has_keys
         self.gates: tuple[StartGate, ...] = ()
         """The gates that all lanes share."""
         self.queues = Queues()
@@ -68,27 +91,18 @@ class Scheduler:
         """Fires for jobs and policies that wait for a time."""
         self._fired_at = 0.0
         """The last time for which the timer fired; a rounded clock may be slightly behind it."""
-        self.is_open = True
-
         self._unfinished_trials = 0
         """Trials that were admitted and are neither done nor released."""
         self.completed = 0
         """Trials whose scorers have all ended in this session."""
-        self.is_admission_done = False
-        self._is_admission_waiting = False
-        self._admission_event = trio.Event()
-
-        self.consumers = 0
-        self._is_looking = False
-        """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
-        self._parking_lot = trio.lowlevel.ParkingLot()
+        self.read_ahead = ReadAhead(self.queues, shutdown, has_keys=has_keys)
+        self.consumers = Consumers(start_consumer)
         self.on_idle: Callable[[], bool] = lambda: False
         """Called when a consumer finds no job, and at the end; returns whether replies may still come from elsewhere."""
 
     def close(self) -> None:
         """Start nothing more; parked consumers return."""
-        self.is_open = False
-        self._parking_lot.unpark_all()
+        self.consumers.close()
 
     def open_lane(self, key: str, *, trials: bool = False, calls: bool = False) -> None:
         """Open the lane of a rate-limit key for attempts or scorer calls; a new one starts with its policy's first limit."""
@@ -98,7 +112,7 @@ class Scheduler:
             return
         lane = self.new_lane(key)
         self.queues.open(lane, trials=trials, calls=calls)
-        self._record(lane.policy.begin())
+        self.recorder.record(lane.policy.begin())
 
     def admit(self, work: TrialWork) -> None:
         """Queue an admitted trial."""
@@ -107,37 +121,16 @@ class Scheduler:
             self.queues.unscored_outputs += 1
             self.queues.outputs_to_score.append(work)
         else:
-            if self.has_keys:
+            if self.read_ahead.has_keys:
                 self.open_lane(work.key, trials=True)
             self.put(work)
-
-    @property
-    def admission_room(self) -> int:
-        """How many trials to read now; 0 if enough are queued, or too many outputs wait for scores."""
-        queues = self.queues
-        capacity = READ_AHEAD_WITH_KEYS if self.has_keys else 2 * queues.limit + READ_AHEAD
-        room = capacity - queues.waiting_trials
-        return 0 if room <= queues.limit or queues.is_behind else room
-
-    async def wait_admission_needed(self) -> None:
-        """Wait until few trials are queued, or the session is stopped."""
-        self._admission_event, self._is_admission_waiting = trio.Event(), True
-        await self._admission_event.wait()
-
-    def request_admission(self) -> None:
-        """Let admission continue if few trials are queued, or if the session is stopped."""
-        queues, low_mark = self.queues, READ_AHEAD_WITH_KEYS // 2 if self.has_keys else 0
-        is_low = queues.waiting_trials <= queues.limit or queues.waiting_trials <= low_mark
-        if (is_low and not queues.is_behind) or self.shutdown.reason is not None:
-            self._is_admission_waiting = False
-            self._admission_event.set()
 
     def complete(self, work: TrialWork) -> None:
         """Record that a trial is completed: it has an output, and its scorers have all ended."""
         self.queues.unscored_outputs -= 1
         self.completed += 1
         if work.completes:
-            self._record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
+            self.recorder.record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
         for gate in self.gates:
             gate.completed(work)
         self.release()
@@ -152,7 +145,7 @@ class Scheduler:
         """End the session if every trial was admitted and is done."""
         if self.on_idle():
             return
-        if self.shutdown.reason is None and self.is_admission_done and not self._unfinished_trials:
+        if self.shutdown.reason is None and self.read_ahead.is_done and not self._unfinished_trials:
             self.shutdown.end()
             self.close()
 
@@ -181,33 +174,26 @@ class Scheduler:
 
         A breaker's probe may exceed the limit.
         """
-        if self._is_looking or not self.is_open or not self.queues.has_startable(self.recorder.state.t, for_probe=for_probe):
-            return
-        if self._parking_lot:
-            self._is_looking = True
-            self._parking_lot.unpark()
-        elif self.consumers < self.queues.max_consumers + for_probe:
-            self._is_looking = True
-            self.consumers += 1
-            self._start_consumer()
-
-    async def park(self) -> None:
-        """Wait until there may be a job."""
-        await self._parking_lot.park()
+        consumers, queues = self.consumers, self.queues
+        if not consumers.is_looking and consumers.is_open and queues.has_startable(self.recorder.state.t, for_probe=for_probe):
+            if consumers.parked:
+                consumers.wake()
+            elif consumers.count < queues.max_consumers + for_probe:
+                consumers.start()
 
     def next_job(self) -> Job | None:
         """Return the next job that may start now; if there is none, a consumer is woken when there may be one."""
-        self._is_looking = False
-        if not self.is_open:
+        self.consumers.is_looking = False
+        if not self.consumers.is_open:
             return None
         queues, now = self.queues, max(self._now(), self._fired_at)
         if queues.delayed_jobs:
             self.timer.schedule(queues.put_due(now))
-        if self._is_admission_waiting:
-            self.request_admission()
+        if self.read_ahead.is_waiting:
+            self.read_ahead.request()
         if queues.answered and self.shutdown.reason is None:
             return self._answered_job()
-        if queues.outputs_to_score and self._may_score(queues.outputs_to_score[0]):
+        if queues.outputs_to_score and all(gate.may_score(queues.outputs_to_score[0]) for gate in self.gates):
             work = queues.outputs_to_score.popleft()
             self.wake()
             return work
@@ -266,7 +252,7 @@ class Scheduler:
     def is_waiting(self) -> bool:
         """Whether all trials were read, and no job is queued that may start now or after a delay."""
         queues = self.queues
-        return self.is_admission_done and not (queues.answered or queues.delayed_jobs or self._is_looking)
+        return self.read_ahead.is_done and not (queues.answered or queues.delayed_jobs or self.consumers.is_looking)
 
     def end_call(self, job: Job, *, is_answered: bool) -> None:
         """Count the call of a job that has ended."""
@@ -277,10 +263,6 @@ class Scheduler:
             lane.hung_jobs -= 1
         for gate in lane.gates:
             gate.leave(job, is_answered=is_answered)
-
-    def _may_score(self, work: TrialWork) -> bool:
-        """Return whether the output of an earlier session may be scored now."""
-        return all(gate.may_score(work) for gate in self.gates)
 
     @property
     def is_idle(self) -> bool:
@@ -295,7 +277,8 @@ class Scheduler:
         self.queues.waiting_trials -= job.__class__ is TrialWork
         lane.counted_jobs += 1
         job.lane, job.epoch, lane.closed_until = lane, lane.epoch, 0.0
-        if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.policy.limit + lane.hung_jobs:
+        consumers = self.consumers
+        if consumers.parked or len(self.queues.lanes) > 1 or consumers.count < lane.policy.limit + lane.hung_jobs:
             self.wake()
 
     def inform_policy(self, record: Record, job: Job) -> None:
@@ -324,7 +307,7 @@ class Scheduler:
     def apply(self, lane: Lane, events: Sequence[Change]) -> None:
         """Record the decisions of a policy, and act on them."""
         for event in events:
-            self._record(event)
+            self.recorder.record(event)
             if isinstance(event, IntakePaused) and event.reason == NO_RESPONSE:
                 lane.discount_in_flight()
         self.queues.update_sums(lane)
@@ -348,7 +331,7 @@ class Scheduler:
             if lane.next_check <= time:
                 lane.next_check = math.inf
                 now = self._now()
-                if self.is_open and (events := lane.policy.elapse(now)):
+                if self.consumers.is_open and (events := lane.policy.elapse(now)):
                     lane.closed_until = 0.0
                     self.apply(lane, events)
                 self._set_timer(lane, now)
