@@ -29,7 +29,7 @@ UNUSED_BY_A_RUN: Final = {
     *("evaljournal.runner.data.attachments", "evaljournal.runner.tasks.chat", "evaljournal.runner.tasks.endpoint"),
 }
 """Modules that a run of a plain function has no use for."""
-MAX_MODULES: Final = 210
+MAX_MODULES: Final = 213
 """Modules of evaljournal that such a run imports at most: 5 % more than when they were last counted."""
 
 

@@ -281,11 +281,11 @@ def test_a_run_that_changes_after_it_was_read_is_not_resumed(tmp_path: Path, mon
     own_run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=True)
     foreign_run_with_settings(tmp_path / "other", **FOREIGN_SETTINGS, overridden=OVERRIDDEN)
 
-    def replace(_: Path) -> None:
+    def replace(_: object) -> None:
         shutil.rmtree(own_run)
         (tmp_path / "other").rename(own_run)
 
-    monkeypatch.setattr("evaljournal.runner.cli.commands.resume.budget_share", replace)
+    monkeypatch.setattr("evaljournal.runner.cli.commands.resume.nat_output", replace)
     result = evaljournal("resume", own_run, "--adopt", "--plain")
 
     assert (2, True) == (result.exit_code, "was changed after it was read" in result.output), result.output

@@ -49,9 +49,10 @@ class Clock:
         clock = trio.lowlevel.current_clock()
         # That of trio adds a constant to this one, and is read several times per trial.
         self.monotonic = time.perf_counter if type(clock).__name__ == "SystemClock" else clock.current_time
-        self.trio_start = clock.current_time()
-        """When the session started, in the time of trio's deadlines."""
         start, monotonic = self.monotonic(), self.monotonic
+        # Read last: a deadline may be late, but a timer must not fire before its time.
+        self.trio_start = clock.current_time() if monotonic is time.perf_counter else start
+        """When the session started, in the time of trio's deadlines."""
         self.wall = wall
         self.read = system_clock(monotonic, wall, start=start)  # With the same start as `now`.
         self.now: Callable[[], float] = lambda: monotonic() - start

@@ -21,7 +21,6 @@ from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.executor import CANCEL_TIMEOUT, TrialExecutor
 from evaljournal.runner.engine.jobs import Lane, StartGate, TrialWork
 from evaljournal.runner.engine.recorder import Recorder
-from evaljournal.runner.gates.budget import BudgetGate
 from evaljournal.runner.gates.inner_calls import InnerCalls
 from evaljournal.runner.gates.known_limits import KnownLimits
 from evaljournal.runner.gates.limits import LimitsGate
@@ -34,6 +33,7 @@ from evaljournal.runner.tasks import Task
 if TYPE_CHECKING:
     from evaljournal.runner.batches.api import BatchApi
     from evaljournal.runner.batches.targets import BatchTargets
+    from evaljournal.runner.gates.budget import BudgetGate
     from evaljournal.runner.workers.driver import Workers
     from evaljournal.runner.workers.pool import WorkerEnd
 
@@ -92,7 +92,9 @@ def assemble(
 
     budget_gate: BudgetGate | None = None
     if tasks and (budget := recorder.state.budget) is not None and budget.limits:
-        budget_gate = BudgetGate(budget, plan.estimate, options.budget_share, scheduler)
+        from evaljournal.runner.gates import budget as budget_module  # noqa: PLC0415  # few runs need it
+
+        budget_gate = budget_module.BudgetGate(budget, plan.estimate, options.budget_share, scheduler)
         gates.append(budget_gate)
 
     if batches is not None:

@@ -151,6 +151,7 @@ class AsyncioThread:
         self._is_closing = False
         self._new_calls: list[_AsyncioCall] = []
         """Calls that are not handed over yet."""
+        self._has_sender = False
         self._sender: trio.lowlevel.Task | None = None
         """The task that hands them over in the next turn, while it waits for the first one."""
         self._ended_calls: list[_AsyncioCall] = []
@@ -159,7 +160,6 @@ class AsyncioThread:
 
     async def __aenter__(self) -> Self:
         self._token = trio.lowlevel.current_trio_token()
-        trio.lowlevel.spawn_system_task(self._keep_sending)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -212,6 +212,9 @@ class AsyncioThread:
         """
         loop, call = self._start(), _AsyncioCall(function, value, on_late, count_call)
         self._new_calls.append(call)
+        if not self._has_sender:
+            self._has_sender = True
+            trio.lowlevel.spawn_system_task(self._keep_sending)
         self._wake_sender()
         try:
             await call.wait()
