@@ -37,6 +37,7 @@ from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.runs.waits import Wait, WaitLog
 from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.slot_use import SlotUse
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from tests.journal.samples import session, started
 
@@ -458,3 +459,13 @@ def test_impossible_limits() -> None:
 
     assert [] == limit_series(index)
     assert [] == list(fold(records(("00:00:00", events))).policy.known_limits.uses(1.0))
+
+
+def test_slots_of_a_limit_that_is_not_believed() -> None:
+    """If no limit is believed any more, its use is unknown, and no number of slots is better."""
+    use = SlotUse(begin=0.0)
+    for second in range(10):
+        use.start(float(second), 0.0)
+        use.end(second + 0.5)
+
+    assert use.better_slots(2, 10.0) is None

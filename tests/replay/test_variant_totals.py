@@ -82,3 +82,13 @@ def test_the_sums_of_a_variant_are_those_of_a_run_with_only_its_trials(trials: l
         assert figures(expected) == figures(totals)
     stages = sum((Counter(totals.stages) for totals in state.variants.values()), Counter[str]())
     assert not has_variants or {stage: n for stage, n in state.totals.stages.items() if n} == dict(stages)
+
+
+def test_answers_before_the_first_variant() -> None:
+    """The answers of trials before the first one with a variant are those of the trials without a variant."""
+    answer = Noted(trial="a", attempt=1, name="evaljournal.answer", value={"model": "m", "outcome": "truncated"})
+    queued, started, *rest = answered("a", {})
+    totals = state_of([queued, started, answer, *rest, *answered("b", {}, variant="mini")]).variants[""]
+
+    assert ({"m": 1}, {"truncated": 1}) == (dict(totals.models), dict(totals.answers))
+    assert {"m"}.isdisjoint(totals.truncation_causes)

@@ -67,7 +67,7 @@ class SlotUse:
     def better_slots(self, slots: int, until: float) -> int | None:
         """Return how many slots would use the limit; None if more than `slots` would not help, or that is not known yet."""
         share = self.share(until)
-        if self.starts < _GENERATIONS * slots or share >= _MOSTLY_USED:
+        if self.starts < _GENERATIONS * slots or not 0 < share < _MOSTLY_USED:  # 0: no limit is believed any more.
             return None
         return -(-int(SLOTS_PER_CALL * slots / share) // _ROUNDED) * _ROUNDED
 

@@ -187,10 +187,7 @@ class RunTrials(dict[str, TrialState]):
         totals.stages["queued"] += 1
 
     def _copied_totals(self) -> Totals:
-        totals = self.totals
-        counts = totals.answers.copy(), totals.models.copy(), totals.excluded.copy()
-        scores = copy.deepcopy(totals.scores)
-        return Totals(dict(totals.stages), totals.attempts, totals.recovered, totals.usage.copy(), scores, *counts)
+        return copy.deepcopy(self.totals)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         name = event.trial
