@@ -116,6 +116,7 @@ def _process_cpu(tree: Path, directory: Path, command: str) -> float:
 
 def _environment(tree: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALJOURNAL_")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # Every process would compile the modules again.
     return environment | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1"}
 
 
