@@ -58,7 +58,7 @@ CALL_OF: Final[Mapping[type, Callable[[Any], str]]] = {
     **dict.fromkeys(get_args(CallEvent), attrgetter("trial")),
     **dict.fromkeys(_SCORER_EVENTS, _scorer_call),
 }
-"""Event class → the function that `call_of` calls; for attempts it is none of Python."""
+"""Event class → the function that returns the id; for attempts, one not written in Python, because it is called often."""
 
 
 def result_of(event: CallEnd) -> Result:

@@ -171,16 +171,16 @@ class StartGate:
     refusal first. The gates of one start are asked without anything in between, so what one of them has seen still
     holds when the last one agrees.
 
-    **A refusal takes nothing.** `admit` of a gate that is not the last one only reads, or keeps what it has computed
-    for the job in `Job.permits`; only the last gate of a lane may take what others could use. Otherwise a job that the
-    last gate refuses would hold a part of a budget or a place in a worker that another job needs.
+    **A refusal takes nothing.** `admit` only reads, or keeps what it has computed in the job's permits; what others
+    could use is taken in `start`, when all gates have agreed. The last gate of a lane may take it in `admit`. Otherwise
+    a job that a later gate refuses would hold a part of a budget or a place in a worker that another job needs.
 
-    **What a gate knows about a job is in the job's permits**, under the gate itself, never in a field of the job: so a
-    capability that is off is not even a field.
+    **What a gate knows about a job is in the job's permits**, under the gate itself: a capability that is off is not a
+    field. (The worker of a job still is one.)
 
-    **Nothing polls.** A gate that refuses says when to ask again, or wakes the scheduler (`Scheduler.wake`) once that
-    has changed. A gate that would refuse for good stops the session, with a reason, as soon as nothing is in flight
-    that could change it.
+    **Nothing polls.** A gate that refuses returns when to ask again, or wakes the scheduler (`Scheduler.wake`) once
+    that has changed. A gate that would refuse for good stops the session, with a reason, as soon as nothing is in
+    flight that could change it.
     """
 
     def reach(self, lane: "Lane") -> int:  # noqa: ARG002
