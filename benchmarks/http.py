@@ -20,7 +20,7 @@ import trio
 from benchmarks._figures import Figures, machine
 from benchmarks._server import serving
 from evaljournal import Case, evaluation, run
-from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.calls.endpoint import Endpoint
 
 CONCURRENCIES = (10, 100, 500)
 REQUIRED = {10: 0.7, 100: 0.7}

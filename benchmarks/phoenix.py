@@ -1,4 +1,4 @@
-"""The same scenarios with Phoenix's executors and with `runner.executors`: where they agree, and where they differ on purpose.
+"""The same scenarios with Phoenix's executors and with ours: where they agree, and where they differ on purpose.
 
 Each runs in its own process; a scenario that hangs is killed, and "hangs" is its result.
 """
@@ -342,7 +342,7 @@ def _again(side: Side) -> str:
 
 def _side(name: str) -> Side:
     if name == "ours":
-        from evaljournal.runner import executors  # noqa: PLC0415  # only one of the two is imported in a process
+        from evaljournal import executors  # noqa: PLC0415  # only one of the two is imported in a process
 
         return Side(executors, executors.Fatal, executors.RateLimited)
     theirs: Any = importlib.import_module("phoenix.evals.executors")
@@ -408,7 +408,7 @@ def overhead(
 
     Both are journaled and synced, and run in turn; the median of the ratios counts, because the load of a machine varies.
     """
-    from evaljournal.runner.executors import AsyncExecutor  # noqa: PLC0415  # must not be imported when Phoenix is measured
+    from evaljournal.integrations.phoenix import AsyncExecutor  # noqa: PLC0415  # must not be imported when Phoenix is measured
 
     walls, ratios = [], []
     for _ in range(5):
@@ -421,7 +421,7 @@ def overhead(
         executor.run(range(count))
         walls.append(time.perf_counter() - start)
         ratios.append((time.process_time() - busy) / cpu)
-    figures.show("through runner.executors, journaled and synced", count / min(walls), unit="trials/s")
+    figures.show("through integrations.phoenix, journaled and synced", count / min(walls), unit="trials/s")
     figures.show("… CPU overhead over the native interface", (statistics.median(ratios) - 1) * 100, maximum=15, unit="%")
 
 

@@ -26,7 +26,7 @@ from evaljournal.journal import follow, read
 from evaljournal.journal.events import RunFinished
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.results.summary import summarize
-from evaljournal.runner.api import arun
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.sessions.options import LiveRun
 
 ROUNDS = 5

@@ -1,4 +1,4 @@
 """The executor interface of Phoenix evals."""
 
-from evaljournal.runner.executors import *
-from evaljournal.runner.executors import __all__ as __all__
+from evaljournal.integrations.phoenix import *
+from evaljournal.integrations.phoenix import __all__ as __all__

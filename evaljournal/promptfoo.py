@@ -1,4 +1,4 @@
 """Functions of imported promptfoo projects: providers and assertions in Python."""
 
-from evaljournal.runner.promptfoo.python_calls import *
-from evaljournal.runner.promptfoo.python_calls import __all__ as __all__
+from evaljournal.integrations.promptfoo.python_calls import *
+from evaljournal.integrations.promptfoo.python_calls import __all__ as __all__

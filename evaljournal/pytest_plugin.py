@@ -22,6 +22,6 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 def pytest_configure(config: "pytest.Config") -> None:
     """Register the plug-in that collects evaluations, if that is asked for."""
     if config.getoption("evals") or config.getoption("evals_reuse") or config.getini("evaljournal"):
-        from evaljournal.runner.pytest_plugin.plugin import EvaluationPlugin  # noqa: PLC0415  # it imports the engine
+        from evaljournal.integrations.pytest.plugin import EvaluationPlugin  # noqa: PLC0415  # it imports the engine
 
         config.pluginmanager.register(EvaluationPlugin(config), "evaljournal-evaluations")

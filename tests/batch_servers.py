@@ -50,8 +50,8 @@ import pytest
 import trio
 import trio.testing
 
-from evaljournal.runner.http.heads import RequestHead
-from evaljournal.runner.http.server import ClientConnection, ReplyAborted
+from evaljournal.runner.calls.http.heads import RequestHead
+from evaljournal.runner.calls.http.server import ClientConnection, ReplyAborted
 from tests.processes import ROOT, Process
 
 PAGE = 2

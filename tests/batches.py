@@ -11,14 +11,14 @@ import trio
 
 from evaljournal import Evaluation, evaluation
 from evaljournal.journal.events import BatchPrepared, BatchSubmitted
-from evaljournal.runner.batches.api import (
+from evaljournal.runner.calls.batches.api import (
     BatchNotFound,
     BatchStatus,
     OwnerUnknown,
 )
-from evaljournal.runner.batches.results import LineResult
+from evaljournal.runner.calls.batches.results import LineResult
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.scorers.llm_judge import Judge
-from evaljournal.runner.tasks.chat import Chat
 
 Answer = tuple[int, Any] | None
 """Status and body of a result; None: the line has no result."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from evaljournal import Dialect
-from evaljournal.runner.http.reply import Reply
-from evaljournal.runner.tasks.chat import _checked
-from evaljournal.runner.tasks.dialects.dialect import Answer
+from evaljournal.runner.calls.chat import _checked
+from evaljournal.runner.calls.dialects.dialect import Answer
+from evaljournal.runner.calls.http.reply import Reply
 
 
 def encode(chunks: Sequence[Any]) -> bytes:

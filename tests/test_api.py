@@ -5,16 +5,16 @@ import pytest
 
 import evaljournal
 from evaljournal import journal, replay, scorers
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.settings import SettingOptions, Settings
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 from evaljournal.runner.scorers.llm_judge import Judge
 from evaljournal.runner.sessions.options import Options, RunOptions
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 
 def test_public_names_of_journal() -> None:

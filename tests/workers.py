@@ -13,7 +13,7 @@ from evaljournal import Outcome, Retry
 from evaljournal.journal import read
 from evaljournal.replay import audit
 from evaljournal.runner.retries.rules import retry_rules
-from evaljournal.runner.worker.calls import Calls, open_evaluation
+from evaljournal.runner.sessions.worker.calls import Calls, open_evaluation
 from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerPool
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, run_virtual

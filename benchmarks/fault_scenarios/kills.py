@@ -22,10 +22,10 @@ import trio
 from benchmarks._figures import Figures
 from evaljournal import Case, evaluation, run
 from evaljournal.journal.events import AttemptSucceeded, TrialCompleted
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.runs.verification import verify
 from evaljournal.runner.testing import events_of
-from evaljournal.runner.verification import verify
 
 LARGE = 300_000
 """Bytes of a large output; a small one has a few."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks._figures import Figures
 from evaljournal.journal.events import TrialCompleted
+from evaljournal.runner.runs.verification import verify
 from evaljournal.runner.testing import events_of
-from evaljournal.runner.verification import verify
 
 TIMEOUT = 120.0
 """Seconds for one command."""

@@ -11,7 +11,7 @@ import trio
 
 from benchmarks._figures import Figures
 from evaljournal import Case, RateLimited, Retry, evaluation, run
-from evaljournal.runner.verification import verify
+from evaljournal.runner.runs.verification import verify
 
 RUNS = 1000
 

@@ -16,10 +16,10 @@ from benchmarks.simulated.endpoint import Answer
 from benchmarks.simulated.executor import ERRORS, AttemptInFlight, Lane, Run, Trial
 from benchmarks.simulated.providers import Call, Reply, Request
 from evaljournal.journal.events import AttemptStarted
+from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.retries.classify import classify
-from evaljournal.runner.tasks.call_size import CallSize
 
 _INPUT, _OUTPUT, _CHARACTERS, _THERE, _BACK = range(30, 35)
 MIN_WAIT = 0.001

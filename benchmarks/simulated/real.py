@@ -19,7 +19,7 @@ from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.rows import Result, Row, measure, ours
 from benchmarks.simulated.scenarios import lettered
 from evaljournal import Case, RateLimited, evaluation
-from evaljournal.runner.api import arun
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.sessions.null_files import NullFiles
 from evaljournal.runner.testing import deterministic_options
 

@@ -1,10 +1,12 @@
-"""Errors that the user can fix.
+"""Errors that the user can fix, and what their hints are made of: suggestions for mistyped words, commands to copy.
 
 A `UsageError` is a mistake in a definition, its settings or its data. An exception that a task raises while it runs is
 recorded as the failure of an attempt, and classified by `runner.retries.classify`.
 """
 
-from collections.abc import Callable, Generator, Sequence
+import difflib
+import shlex
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -127,3 +129,14 @@ def unwrap_exception_groups() -> Generator[None]:
         while isinstance(exc, BaseExceptionGroup) and (len(exc.exceptions) == 1 or exc.split(UsageError)[1] is None):
             exc = exc.exceptions[0]
         raise exc from exc.__cause__
+
+
+def suggest(word: str, words: Iterable[str], *, limit: int = 3, render: Callable[[str], str] = repr) -> str:
+    """Return `; did you mean …?` with the most similar words, or an empty string."""
+    matches = difflib.get_close_matches(word, list(words), n=limit)
+    return f"; did you mean {' or '.join(map(render, matches))}?" if matches else ""
+
+
+def command(verb: str, path: Path, options: str = "") -> str:
+    """Return a command for a run, in backquotes and ready to be copied."""
+    return f"`evaljournal {verb} {shlex.quote(str(path))}{options}`"

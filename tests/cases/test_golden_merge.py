@@ -15,9 +15,9 @@ from evaljournal.journal.events import RunFinished, RunStopped
 from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.shards import missing_shards
-from evaljournal.runner.api import arun
-from evaljournal.runner.merge import merge
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.runs.merge import merge
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.testing import events_of, inline
 from tests.cases.test_golden_run import golden_evaluation, golden_options, run_seeded
 from tests.journal.samples import content, overwrite

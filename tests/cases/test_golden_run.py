@@ -32,7 +32,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import fold
 from evaljournal.replay.results.summary import summarize
-from evaljournal.runner.api import arun
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.testing import deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite

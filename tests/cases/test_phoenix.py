@@ -12,6 +12,7 @@ import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no s
 import pytest
 import trio
 
+from evaljournal.integrations.phoenix import AsyncExecutor, SyncExecutor
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import (
     AttemptFailed,
@@ -22,7 +23,6 @@ from evaljournal.journal.events import (
     RunStopped,
 )
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted, SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_virtual

@@ -30,7 +30,7 @@ SCRIPT = textwrap.dedent(
     import evaljournal.runner.cli.commands.resume
     import evaljournal.runner.cli.commands.run
     import evaljournal.runner.cli.session
-    from evaljournal.runner.batches import openai, providers
+    from evaljournal.runner.calls.batches import openai, providers
     from evaljournal.runner.cli import main
     from evaljournal.runner.gates import batcher
     sys.path.insert(0, sys.argv[1])  # A package in the environment may contain a directory `tests`.

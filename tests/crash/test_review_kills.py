@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from evaljournal.replay.review.labels import read_review
-from evaljournal.runner.verification import verify
+from evaljournal.runner.runs.verification import verify
 from tests.journal.samples import complete_run, fake_clock, write_sync
 from tests.processes import Process, wait_until
 from tests.runner_cli.commands import COMMAND, evaljournal

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from evaljournal.integrations.otlp.export import otlp_json
 from evaljournal.journal import Event
 from evaljournal.journal.events import (
     AttemptFailed,
@@ -29,7 +30,6 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay.export import FORMATS, File, Rows, Source, TableFile
-from evaljournal.replay.export.otlp import otlp_json
 from tests.journal.samples import enqueued, session, started, write_sync
 
 FORMULA = '=HYPERLINK("http://evil.example","click")'

@@ -15,8 +15,8 @@ from evaljournal.journal.events import FileEvent, RunStarted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
-from evaljournal.runner.api import arun
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.testing import deterministic_options
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, numbered_cases

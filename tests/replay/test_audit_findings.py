@@ -35,9 +35,9 @@ from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.replay.auditing.auditor import Auditor, audit
 from evaljournal.replay.auditing.findings import MAX_FINDINGS, Audit, Finding
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE
-from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.testing import Return, Scripted, deterministic_options
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started

@@ -29,10 +29,10 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format import blobs
 from evaljournal.replay.auditing.auditor import Auditor, audit
-from evaljournal.runner.api import arun
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.runs.verification import verify as verify_run
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options
-from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, lines_of, overwrite, segment, session, started, write_sync
 from tests.journal.test_format import GOLDEN

@@ -10,10 +10,11 @@ import pytest
 from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]  # whether it has types depends on its age
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from evaljournal.integrations.otlp import encoding
+from evaljournal.integrations.otlp.export import otlp
 from evaljournal.journal.events import Noted
-from evaljournal.replay.export import Source, otlp_encoding
+from evaljournal.replay.export import Source
 from evaljournal.replay.export.model_call import TaskModels
-from evaljournal.replay.export.otlp import otlp
 from tests.journal.samples import RUN, session, started, trial, write_sync
 from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, otlp_json_of
 
@@ -185,7 +186,7 @@ def test_protobuf_values(tmp_path: Path) -> None:
 def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """Requests are below the limit, unless one span is larger; together they have all spans."""
     unsplit = spans_of(run)
-    monkeypatch.setattr(otlp_encoding, "MAX_BODY", limit)
+    monkeypatch.setattr(encoding, "MAX_BODY", limit)
     bodies, lines = protobuf_requests(run), otlp_json_of(run).splitlines()
     parsed = [ExportTraceServiceRequest.FromString(body).resource_spans[0] for body in bodies]
     counts = [len(part.scope_spans[0].spans) for part in parsed]

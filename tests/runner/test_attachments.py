@@ -13,12 +13,12 @@ import pytest
 from evaljournal import UsageError
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepCompleted
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.data import attachments
 from evaljournal.runner.data.attachments import MAX_SIZE, InvalidAttachment, attachments_of
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.scorers.llm_judge import Judge
-from evaljournal.runner.tasks.chat import Chat
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

@@ -13,8 +13,8 @@ import trio
 
 from evaljournal.journal.events import BatchPrepared
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.runner.batches import openai
-from evaljournal.runner.batches.api import (
+from evaljournal.runner.calls.batches import openai
+from evaljournal.runner.calls.batches.api import (
     BatchApi,
     BatchNotFound,
     BatchStatus,
@@ -24,10 +24,10 @@ from evaljournal.runner.batches.api import (
     WrongAccount,
     digest_of,
 )
-from evaljournal.runner.batches.openai import OpenAiBatches
+from evaljournal.runner.calls.batches.openai import OpenAiBatches
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.http.reply import InvalidReply, NoResponse
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import InvalidReply, NoResponse
-from evaljournal.runner.tasks.chat import Chat
 from tests.batch_servers import BatchServer, connect_in_memory
 
 DIALECTS = ("chat", "anthropic")

@@ -8,7 +8,7 @@ from evaljournal.journal import Event, read, salvage, verify
 from evaljournal.journal.events import BatchCollected, BatchPrepared, BatchSubmitted, RunStopped
 from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.fork import fork
+from evaljournal.runner.runs.fork import fork
 from evaljournal.runner.testing import inline
 from tests.journal.samples import flip, segment, write
 from tests.replay.batch_run import batch_run

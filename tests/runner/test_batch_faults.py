@@ -9,8 +9,8 @@ import trio
 from evaljournal import Outcome, evaluation
 from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, AttemptSucceeded, BatchCollected
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.scorers.llm_judge import Judge
-from evaljournal.runner.tasks.chat import Chat
 from tests.batch_servers import BatchServer, connect_in_memory
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, audited, events, numbered_cases, run_virtual

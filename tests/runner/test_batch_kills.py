@@ -21,7 +21,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import fold
-from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.calls.chat import Chat
 from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, audited, events, has_journal, numbered_cases, run_until_power_failure

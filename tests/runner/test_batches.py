@@ -24,14 +24,14 @@ from evaljournal.journal.events import (
     BatchSubmitted,
 )
 from evaljournal.replay import fold
-from evaljournal.runner.batches.api import NotSubmitted, SubmissionUnclear, TokenLimitExceeded
-from evaljournal.runner.batches.results import LineResult
+from evaljournal.runner.calls import chat as chat_module
+from evaljournal.runner.calls.batches.api import NotSubmitted, SubmissionUnclear, TokenLimitExceeded
+from evaljournal.runner.calls.batches.results import LineResult
+from evaljournal.runner.calls.chat import AttachmentError, Chat, OpenChat
+from evaljournal.runner.calls.http.batch_line import current_line
+from evaljournal.runner.calls.http.client import Client
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.gates.batcher import Batcher
-from evaljournal.runner.http.batch_line import current_line
-from evaljournal.runner.http.client import Client
-from evaljournal.runner.tasks import chat as chat_module
-from evaljournal.runner.tasks.chat import AttachmentError, Chat, OpenChat
 from evaljournal.runner.testing import inline
 from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import SimulatedDisk

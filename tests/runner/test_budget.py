@@ -14,11 +14,11 @@ from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from evaljournal.replay import RunState, fold, load
 from evaljournal.replay.runs.idle import reasons
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.rescore import Rescoring
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_fork import FastDisk

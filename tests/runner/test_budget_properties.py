@@ -13,7 +13,7 @@ from evaljournal import Outcome, Retry, note
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, TrialCompleted
 from evaljournal.replay import fold
-from evaljournal.runner.notes import engine_note
+from evaljournal.runner.calls.notes import engine_note
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, audited, define, numbered_cases, run_killed, run_virtual
 

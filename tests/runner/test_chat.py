@@ -13,9 +13,9 @@ import trio
 
 from evaljournal import Answer, Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
-from evaljournal.runner.tasks.chat import Chat, OpenChat
-from evaljournal.runner.tasks.dialects.completions import Completions
-from evaljournal.runner.tasks.prices import Price, Tokens, read_prices
+from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.dialects.completions import Completions
+from evaljournal.runner.calls.prices import Price, Tokens, read_prices
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server

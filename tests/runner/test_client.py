@@ -10,10 +10,10 @@ import pytest
 import trio
 import trustme
 
-from evaljournal.runner.http.address import Address
-from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import NoResponse
-from evaljournal.runner.notes import set_note_sink
+from evaljournal.runner.calls.http.address import Address
+from evaljournal.runner.calls.http.client import Client
+from evaljournal.runner.calls.http.reply import NoResponse
+from evaljournal.runner.calls.notes import set_note_sink
 from tests.processes import TIMEOUT
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
@@ -81,7 +81,7 @@ def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
-    monkeypatch.setattr("evaljournal.runner.http.client._tls_context", lambda: trusted)
+    monkeypatch.setattr("evaljournal.runner.calls.http.client._tls_context", lambda: trusted)
     return context
 
 

@@ -12,8 +12,8 @@ import trio.testing
 from trio._core import _run as scheduler
 
 from evaljournal import note, run
+from evaljournal.runner.runs.verification import verify
 from evaljournal.runner.testing import SimulatedEndpoint
-from evaljournal.runner.verification import verify
 from tests.journal.disk import SimulatedDisk
 from tests.runs import audited, define, define_real, flaky_evaluation, numbered_cases, run_virtual
 

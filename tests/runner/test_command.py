@@ -13,7 +13,7 @@ import pytest
 
 from evaljournal import Case, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
-from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.calls.command import Command
 from tests.processes import Process, is_alive, wait_until
 from tests.runs import define_real, events, outputs, run_real
 
@@ -204,7 +204,7 @@ def test_remaining_children_are_ended(path: Path, tmp_path: Path, script: Callab
 
 def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints endlessly is ended, and its trial fails."""
-    monkeypatch.setattr("evaljournal.runner.http.reply_memory.MAX_BYTES", 100_000)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply_memory.MAX_BYTES", 100_000)
     run_real(define_real(Command("yes")), path)
 
     assert ("fatal", "evaljournal.ReplyTooLarge") == (failure(path).category, failure(path).error)
@@ -213,7 +213,7 @@ def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 INTERRUPTED = """
 import sys
 from evaljournal import Case, evaluation, run
-from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.calls.command import Command
 
 it = evaluation(cases=[Case(name=str(n), input=n) for n in range(20)], slots=3)(Command(sys.argv[1]))
 outcome = run(it, sys.argv[2], policy="fixed", grace=0.1, signals=True, quiet=True)

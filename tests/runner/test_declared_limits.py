@@ -12,16 +12,16 @@ from click.testing import CliRunner, Result
 
 from evaljournal import Evaluation, UsageError, scorers
 from evaljournal.journal.events import AttemptStarted
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.cli import cli
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.limits import declared_limits, describe_limits, parse_limits
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.sessions.changes import effective_settings
+from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.sessions.plan import select_trials
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runs import audited, count, define, numbered_cases, run_virtual

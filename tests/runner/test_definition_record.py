@@ -13,12 +13,12 @@ from evaljournal.journal.events import AttemptStarted, RunStarted, SessionStarte
 from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.replay import load
 from evaljournal.replay.definition import definition_diff, definition_lines
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
 from evaljournal.runner.data.fingerprint import definition_of
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.secrets import mask_values
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.secrets.masking import mask_values
 from tests.runner_cli.commands import evaljournal
 from tests.runs import AnyEvaluation, define_real, events, run_real
 from tests.server import Server

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pytest
 
-from evaljournal.runner.http.reply import InvalidReply
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.dialects.anthropic import Anthropic
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, read_prices
-from evaljournal.runner.tasks.usage import priced_usage
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.dialects.anthropic import Anthropic
+from evaljournal.runner.calls.http.reply import InvalidReply
+from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
+from evaljournal.runner.calls.usage import priced_usage
 from tests.dialects import read_stream
 from tests.programs import import_optional
 from tests.security.replies import replying

@@ -10,11 +10,11 @@ import pytest
 
 from evaljournal.journal.events import StepCompleted
 from evaljournal.replay import model_messages
-from evaljournal.runner.http.reply import ErrorReply
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.dialects.dialect import Answer
+from evaljournal.runner.calls.dialects.gemini import Gemini
+from evaljournal.runner.calls.http.reply import ErrorReply
 from evaljournal.runner.steps.model_calls import StepReply
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.dialects.dialect import Answer
-from evaljournal.runner.tasks.dialects.gemini import Gemini
 from tests.dialects import encode, read_stream
 from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from evaljournal import UsageError
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.retries.classify import classify
-from evaljournal.runner.tasks.chat import Chat
 from tests.dialects import encode, read_stream
 from tests.runner import test_dialect_anthropic as anthropic
 from tests.runner import test_dialect_gemini as gemini

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import pytest
 
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.dialects.responses import Responses
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.dialects.responses import Responses
 from tests.dialects import encode, read_stream
 from tests.programs import import_optional
 from tests.security.replies import replying

@@ -11,11 +11,11 @@ import pytest
 
 from evaljournal import Chat, Dialect, UsageError
 from evaljournal.journal.events import Noted
-from evaljournal.runner.tasks.dialects import dialect_by_name, names, split_model
-from evaljournal.runner.tasks.dialects.anthropic import Anthropic
-from evaljournal.runner.tasks.dialects.completions import Completions
-from evaljournal.runner.tasks.dialects.gemini import Gemini
-from evaljournal.runner.tasks.dialects.responses import Responses
+from evaljournal.runner.calls.dialects import dialect_by_name, names, split_model
+from evaljournal.runner.calls.dialects.anthropic import Anthropic
+from evaljournal.runner.calls.dialects.completions import Completions
+from evaljournal.runner.calls.dialects.gemini import Gemini
+from evaljournal.runner.calls.dialects.responses import Responses
 from tests.processes import ROOT, run_command
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
@@ -79,7 +79,7 @@ def test_dialects_of_other_packages(tmp_path: Path) -> None:
     )
     code = """
 from evaljournal import Chat, UsageError
-from evaljournal.runner.tasks.dialects import split_model
+from evaljournal.runner.calls.dialects import split_model
 print(split_model("own:m"), split_model("others:m"), type(Chat("chat:m", base_url="http://h").api).__name__)
 for model in ("own:m", "lost:m", "other:m"):
     try:
@@ -98,7 +98,7 @@ for model in ("own:m", "lost:m", "other:m"):
 def test_entry_points_are_read_only_for_unknown_prefixes() -> None:
     """Models without a colon, and those of built-in dialects, do not read the metadata of installed packages."""
     code = """
-from evaljournal.runner.tasks import dialects
+from evaljournal.runner.calls import dialects
 for model in ("gpt-5.6-terra", "anthropic:x", "chat:a:b"):
     dialects.dialect_by_name(dialects.split_model(model)[0] or "chat")
 print(dialects._entry_points.cache_info().misses)

@@ -16,11 +16,11 @@ from evaljournal import Case, Chat, Command, Dataset, Outcome, Retry, UsageError
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, AttemptTimedOut
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.http.address import Address
-from evaljournal.runner.http.client import _tls_context
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.http.address import Address
+from evaljournal.runner.calls.http.client import _tls_context
 from evaljournal.runner.retries.rules import retry_rules
-from evaljournal.runner.secrets import mask
-from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.secrets.masking import mask
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import Server, serving
 
@@ -253,7 +253,7 @@ def test_failures_are_classified(
 
 def test_a_decompression_bomb_is_fatal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that would expand enormously is rejected before it fills the memory, and not retried."""
-    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply.MAX_BYTES", 1_000_000)
     run_real(define_real(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
     assert "fatal" == failure(path).category

@@ -16,8 +16,7 @@ import pytest
 import trio
 
 from evaljournal import RateLimited, UsageError
-from evaljournal.journal.events import LimitChanged
-from evaljournal.runner.executors import (
+from evaljournal.integrations.phoenix import (
     AsyncExecutor,
     ExecutionDetails,
     ExecutionStatus,
@@ -26,7 +25,8 @@ from evaljournal.runner.executors import (
     SyncExecutor,
     get_executor_on_sync_context,
 )
-from evaljournal.runner.executors.execution import Results
+from evaljournal.integrations.phoenix.execution import Results
+from evaljournal.journal.events import LimitChanged
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT

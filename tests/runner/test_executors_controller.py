@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaljournal.runner.executors import ConcurrencyController
+from evaljournal.integrations.phoenix import ConcurrencyController
 
 
 class Clock:

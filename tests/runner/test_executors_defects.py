@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
-from evaljournal.runner.executors.execution import Results
+from evaljournal.integrations.phoenix import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
+from evaljournal.integrations.phoenix.execution import Results
 from evaljournal.runner.testing import Hang, Return, Scripted
 from tests.processes import wait_until
 from tests.runner.test_executors import execute

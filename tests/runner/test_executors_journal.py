@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from evaljournal import UsageError
+from evaljournal.integrations.phoenix import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
+from evaljournal.integrations.phoenix.execution import Results
+from evaljournal.integrations.phoenix.results import RecordedFailure
 from evaljournal.journal import verify
 from evaljournal.journal.errors import WriteFailed
 from evaljournal.journal.events import RunStarted, TrialEnqueued, TrialWithdrawn
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
-from evaljournal.runner.executors.execution import Results
-from evaljournal.runner.executors.results import RecordedFailure
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner import test_executors

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import trio
 
-from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
+from evaljournal.integrations.phoenix import AsyncExecutor, SyncExecutor
 from evaljournal.runner.testing import Return, Scripted
 from tests.runner.test_executors import execute
 from tests.runner.test_function import CALLERS

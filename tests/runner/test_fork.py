@@ -24,8 +24,8 @@ from evaljournal.journal.format.lifecycle import END_STAGES
 from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.run import RunState
-from evaljournal.runner.fork import fork
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.runs.fork import fork
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
 from tests.journal.samples import UnsyncedDisk, flip, segment
 

@@ -31,8 +31,8 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.runner.tasks.function import FunctionTask, detect_loops
-from evaljournal.runner.tasks.hand_over import MAX_RESULT_DELAY, FunctionThreads
+from evaljournal.runner.calls.function import FunctionTask, detect_loops
+from evaljournal.runner.calls.hand_over import MAX_RESULT_DELAY, FunctionThreads
 from evaljournal.runner.testing import Return, Scripted, events_of
 from tests.processes import TIMEOUT
 from tests.runs import AnyEvaluation, define_real, events, run_real

@@ -13,7 +13,7 @@ import pytest
 
 from evaljournal import Endpoint, UsageError, gateway_env, verify
 from evaljournal.journal.events import AttemptFailed, RunStopped, StepCompleted, StepFailed, StepReused
-from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.calls.command import Command
 from tests.gateway import KEY, ask, evaluate, statuses
 from tests.processes import TIMEOUT
 from tests.programs import find_program

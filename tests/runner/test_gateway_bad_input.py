@@ -13,8 +13,8 @@ from urllib.parse import SplitResult
 import pytest
 
 from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed
-from evaljournal.runner.gateway import call, gateway
-from evaljournal.runner.http import server as http_server
+from evaljournal.runner.calls.http import server as http_server
+from evaljournal.runner.steps.gateway import call, gateway
 from tests.gateway import ask, chunk, evaluate, evaluate_with, gateway_address, scripted_provider
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
@@ -137,7 +137,7 @@ def test_a_body_that_is_too_large(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All large bodies are answered, although only a few fit into memory at the same time."""
-    monkeypatch.setattr("evaljournal.runner.gateway.gateway.MAX_REQUESTS", 1_500_000)
+    monkeypatch.setattr("evaljournal.runner.steps.gateway.gateway.MAX_REQUESTS", 1_500_000)
 
     def agent(_: Any) -> int:
         url = gateway_address()

@@ -20,9 +20,9 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.shards import missing_shards
-from evaljournal.runner.fork import fork
-from evaljournal.runner.merge import MergeResult, merge
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.runs.fork import fork
+from evaljournal.runner.runs.merge import MergeResult, merge
 from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.testing import deterministic_options, inline
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write

@@ -18,7 +18,7 @@ from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.merge import merge
+from evaljournal.runner.runs.merge import merge
 from evaljournal.runner.testing import inline
 from tests.journal.samples import content, finished, write
 from tests.runner.test_fork import Full
@@ -152,7 +152,7 @@ async def test_a_shard_that_changes_during_the_merge_is_rejected(tmp_path: Path,
     """The head that is recorded is that of the records that were copied."""
     shards = await run_shards(define(echo, numbered_cases(3)), tmp_path)
     before = content(tmp_path)
-    monkeypatch.setattr("evaljournal.runner.merge.sealed_head", lambda _: "0" * 32)
+    monkeypatch.setattr("evaljournal.runner.runs.merge.sealed_head", lambda _: "0" * 32)
     with pytest.raises(JournalError, match="was changed while it was merged"):
         await merge(shards, tmp_path / "new", **OFFLINE)
 

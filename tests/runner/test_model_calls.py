@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaljournal.runner.secrets import add_secret
+from evaljournal.runner.secrets.masking import add_secret
 from evaljournal.runner.steps.durable_requests import model_endpoint
 from evaljournal.runner.steps.model_calls import StepReply, reply_from_output, step_of_request
 
@@ -261,7 +261,7 @@ def test_invalid_json_is_not_complete() -> None:
 
 def test_a_large_reply_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large reply is not recorded, even if it is small while it is compressed."""
-    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_BYTES", 1024 * 1024)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply.MAX_BYTES", 1024 * 1024)
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(bytes(1024 * 1024 + 1)) + packer.flush()
     reader = read({"content-type": "text/plain", "content-encoding": "gzip"}, packed)

@@ -10,14 +10,14 @@ from urllib.parse import quote
 
 import pytest
 
+from evaljournal.integrations.nat.steps import read_steps
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import AttemptFailed, StepCompleted
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.http.reply import ErrorReply, Reply
-from evaljournal.runner.http.reply_memory import ReplyTooLarge
-from evaljournal.runner.tasks import ReportedStep
-from evaljournal.runner.tasks.endpoint import Endpoint
-from evaljournal.runner.tasks.nat_steps import read_steps
+from evaljournal.runner.calls import ReportedStep
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.http.reply import ErrorReply, Reply
+from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

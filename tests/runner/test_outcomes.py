@@ -26,7 +26,7 @@ from evaljournal.replay.render.ending import final_report, next_step
 from evaljournal.replay.results.summary import summarize, unscored_counts
 from evaljournal.replay.state.answers import ADVICE, ANSWER, Answers
 from evaljournal.replay.state.trial import outcome_of
-from evaljournal.runner.fork import fork
+from evaljournal.runner.runs.fork import fork
 from evaljournal.runner.testing import inline
 from tests.runner.test_provider_errors import CASES as PROVIDER_ERRORS
 from tests.runner_cli.commands import evaljournal, printed

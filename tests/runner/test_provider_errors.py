@@ -8,9 +8,9 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from evaljournal.runner.http.reply import BadStatus, ErrorReply, Reply
+from evaljournal.runner.calls.endpoint import raise_error_in
+from evaljournal.runner.calls.http.reply import BadStatus, ErrorReply, Reply
 from evaljournal.runner.retries.classify import Failure, classify, is_declined
-from evaljournal.runner.tasks.endpoint import raise_error_in
 
 NOW: Final = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 CASES: Final = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import evaljournal.runner.pytest_plugin.plugin  # noqa: F401  # pytester would unload it after each session, and import it again
+import evaljournal.integrations.pytest.plugin  # noqa: F401  # pytester would unload it after each session, and import it again
 from evaljournal import load
 from evaljournal.runner.errors import RunFailed
 from tests.runner_cli.commands import COMMAND

@@ -122,12 +122,12 @@ def test_a_number_taken_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     """If another process takes the next number, the one after is used."""
     first = evaljournal.run(define_scored())
     numbers = [first.path, first.path, RUNS / "0005"]
-    monkeypatch.setattr("evaljournal.runner.run_paths.next_path", lambda *_: numbers.pop(0))
+    monkeypatch.setattr("evaljournal.runner.runs.paths.next_path", lambda *_: numbers.pop(0))
     second = evaljournal.run(evaluation(cases=iter(CASES), name="same")(same))
 
     assert (RUNS / "0005", 3) == (second.path, second.state.completed)  # Its cases can be read only once.
     with pytest.raises(UsageError, match=r"no free number under runs.same"):
-        monkeypatch.setattr("evaljournal.runner.run_paths.next_path", lambda *_: first.path)
+        monkeypatch.setattr("evaljournal.runner.runs.paths.next_path", lambda *_: first.path)
         trio.run(evaljournal.arun, define_scored())
     assert first.head == load(first.path).state.head
 

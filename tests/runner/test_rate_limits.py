@@ -9,6 +9,10 @@ import pytest
 from evaljournal import Case, evaluation, scorers
 from evaljournal.journal.events import AttemptStarted, LimitChanged, RateLimitSeen
 from evaljournal.replay.state.known_limits import CallRate
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.settings import Settings
@@ -21,10 +25,6 @@ from evaljournal.runner.sessions.rate_limits import (
     scorer_keys,
     scorer_slots,
 )
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runs import audited, count, define, events, numbered_cases, run_virtual

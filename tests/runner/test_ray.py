@@ -19,11 +19,11 @@ import trio
 
 from benchmarks._ray_cluster import RayCluster, ray_cluster
 from evaljournal import RayWorkers, Settings, UsageError
+from evaljournal.integrations.ray.actor import EXITED, STARTED, RayActor
+from evaljournal.integrations.ray.workers import RayPipe
 from evaljournal.journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
-from evaljournal.runner.sessions.changes import effective_settings
+from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.workers.pool import WorkerDied
-from evaljournal.runner.workers.ray import RayPipe
-from evaljournal.runner.workers.ray_actor import EXITED, STARTED, RayActor
 from tests.processes import TIMEOUT, wait_until
 from tests.programs import import_optional
 from tests.runner.test_worker_processes import RUN, run_in, start
@@ -43,7 +43,7 @@ def replace_ray(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     """Replace Ray by some of its functions."""
     client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
     ray = SimpleNamespace(util=SimpleNamespace(client=client), **functions)
-    monkeypatch.setattr("evaljournal.runner.workers.ray._import_ray", lambda: ray)
+    monkeypatch.setattr("evaljournal.integrations.ray.workers._import_ray", lambda: ray)
 
 
 async def test_an_invalid_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_an_error_of_the_cluster_counts_as_no_answer(monkeypatch: pytest.MonkeyP
         raise ConnectionError("no head")
 
     replace_ray(monkeypatch, is_initialized=lambda: True, nodes=nodes, remote=lambda _: is_ended.wait(TIMEOUT))
-    monkeypatch.setattr("evaljournal.runner.workers.ray.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("evaljournal.integrations.ray.workers.CHECK_INTERVAL", 0.0)
 
     async def start_worker() -> None:
         with trio.fail_after(TIMEOUT):
@@ -185,7 +185,7 @@ ECHO = "import sys, time; time.sleep(0.3); sys.stdout.writelines(iter(sys.stdin.
 
 def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods of an actor that runs several at once do not; a frame waits until those before it are written."""
-    monkeypatch.setattr("evaljournal.runner.workers.ray.START_CODE", ECHO)
+    monkeypatch.setattr("evaljournal.integrations.ray.workers.START_CODE", ECHO)
     sent = [b"large" * 600_000, *(b"%d" % number for number in range(1_000))]
 
     async def exchange() -> list[bytes]:
@@ -214,7 +214,7 @@ def test_last_lines_of_a_worker_are_printed(
 ) -> None:
     """What a worker prints before a frame arrives before it, and what it prints while it exits is not lost either."""
     code = "import sys; print('first', file=sys.stderr); print('frame', flush=True); sys.stdin.read(); sys.exit('last')"
-    monkeypatch.setattr("evaljournal.runner.workers.ray.START_CODE", code)
+    monkeypatch.setattr("evaljournal.integrations.ray.workers.START_CODE", code)
 
     async def receive_one() -> str:
         with trio.fail_after(TIMEOUT):
@@ -240,7 +240,7 @@ def test_no_thread_outlives_the_connection(cluster: RayCluster, monkeypatch: pyt
         async with RayWorkers(cluster.address, workers=1).open() as start:
             await start(1)
 
-    monkeypatch.setattr("evaljournal.runner.workers.ray.START_CODE", ECHO)
+    monkeypatch.setattr("evaljournal.integrations.ray.workers.START_CODE", ECHO)
     monkeypatch.setattr(RayPipe, "_deliver", deliver_late)
     trio.run(start_and_end)
 

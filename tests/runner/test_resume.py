@@ -32,7 +32,7 @@ from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.summary_types import Adoption
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.sessions.changes import effective_settings
+from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk

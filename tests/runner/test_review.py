@@ -18,8 +18,8 @@ from evaljournal.replay.review import labels as review_labels
 from evaljournal.replay.review.labels import Label, Review, labels_by_trial, read_review
 from evaljournal.runner.review import journal as review_journal
 from evaljournal.runner.review.journal import Annotation, annotate, writing_review
-from evaljournal.runner.run_paths import runs_under
-from evaljournal.runner.verification import verify as verify_run
+from evaljournal.runner.runs.paths import runs_under
+from evaljournal.runner.runs.verification import verify as verify_run
 from tests.journal.samples import (
     annotated,
     complete_run,

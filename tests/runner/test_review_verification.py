@@ -11,8 +11,8 @@ from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import load
 from evaljournal.runner.review.journal import Annotation, annotate, take_sample
+from evaljournal.runner.runs.verification import RunVerification, verify
 from evaljournal.runner.testing import events_of
-from evaljournal.runner.verification import RunVerification, verify
 from tests.journal.samples import RUN, complete_run, cut_tail, fake_clock, flip, segment, session, trial, write_sync
 
 OTHER_SAMPLE = "seed 1 draws other trials, or with other probabilities, from 6 outputs"

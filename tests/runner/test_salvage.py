@@ -16,9 +16,9 @@ from evaljournal import Outcome, RateLimited, step
 from evaljournal.journal import read, salvage, verify
 from evaljournal.journal.events import BatchPrepared
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.sessions.session import Session
-from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.testing import deterministic_options, inline
 from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.samples import lines_of, overwrite, segment

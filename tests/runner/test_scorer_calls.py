@@ -22,8 +22,8 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.api import arun
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.sessions.api import arun
 from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from evaljournal import Case, Retry, Score, UsageError, scorers
 from evaljournal.journal.events import AttemptStarted, Noted, ScorerCallFailed, ScoringFailed, TrialScored
-from evaljournal.runner.http.reply import InvalidReply
+from evaljournal.runner.calls.http.reply import InvalidReply
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers import builtin
 from evaljournal.runner.testing import Return, Scripted

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 
 SECRETS = [
     "sk-proj-Ab12Cd34Ef56Gh78",

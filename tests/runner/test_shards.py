@@ -13,7 +13,7 @@ from evaljournal import Case, UsageError, arun
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data.dataset import Dataset, Selection
 from evaljournal.runner.data.shard import parse_shard
-from evaljournal.runner.run_paths import next_path
+from evaljournal.runner.runs.paths import next_path
 from evaljournal.runner.testing import deterministic_options
 from tests.runner.test_fork import FastDisk
 from tests.runner_cli.commands import evaljournal

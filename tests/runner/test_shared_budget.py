@@ -14,10 +14,10 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.budget import MAX_UNKNOWN
-from evaljournal.runner.definition.shared_budget import shared_budget
+from evaljournal.runner.gates.shared_budget import shared_budget
+from evaljournal.runner.runs.verification import verify
 from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.testing import deterministic_options, events_of
-from evaljournal.runner.verification import verify
 from tests.runs import AnyEvaluation, define
 
 MAX_COST = 0.5

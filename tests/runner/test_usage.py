@@ -11,10 +11,10 @@ from evaljournal.journal.events import AttemptSucceeded, Noted
 from evaljournal.replay.render.summary import billed_usage, usage_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.text import money
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.prices import Price
+from evaljournal.runner.calls.usage import priced_usage
 from evaljournal.runner.retries.classify import classify
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.prices import Price
-from evaljournal.runner.tasks.usage import priced_usage
 from tests.replay.trial_events import answered, state_of
 from tests.runs import define_real, events, run_real
 from tests.server import Server

@@ -12,8 +12,8 @@ import pytest
 from evaljournal import Case, Retry, gateway_env, scorers
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, IntakePaused, StepCompleted, TrialCompleted
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_keys
-from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal import Case, UsageError, evaluation
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.definition.variants import product
-from evaljournal.runner.tasks.chat import Chat
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 NAME = re.compile(r"[A-Za-z0-9._-]+")

@@ -11,9 +11,9 @@ import trio
 
 from evaljournal import note, step
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
-from evaljournal.runner.http.reply_memory import MAX_VALUES
-from evaljournal.runner.notes import REPLY_NOTE
-from evaljournal.runner.worker.calls import Calls
+from evaljournal.runner.calls.http.reply_memory import MAX_VALUES
+from evaljournal.runner.calls.notes import REPLY_NOTE
+from evaljournal.runner.sessions.worker.calls import Calls
 from evaljournal.runner.workers import driver, streams
 from evaljournal.runner.workers.driver import RemoteCall, Workers
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, InvalidFrame

@@ -15,11 +15,11 @@ from evaljournal import Chat, CommandWorkers, ProcessWorkers, RayWorkers, Retry,
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, RunStopped
 from evaljournal.runner.definition.loading import imports_for_worker
+from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.scorers.builtin import exact
-from evaljournal.runner.sessions.changes import effective_settings
+from evaljournal.runner.sessions.worker.calls import _load, open_evaluation
 from evaljournal.runner.sessions.workers import new_workers
 from evaljournal.runner.testing import Return, Scripted
-from evaljournal.runner.worker.calls import _load, open_evaluation
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied
 from evaljournal.runner.workers.streams import StderrPrinter
 from tests import runs

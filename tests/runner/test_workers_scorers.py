@@ -7,7 +7,7 @@ import trio
 
 from evaljournal import Score, note
 from evaljournal.journal.events import AttemptSucceeded, ScorerCallFailed, ScoringFailed, TrialScored
-from evaljournal.runner.notes import engine_note
+from evaljournal.runner.calls.notes import engine_note
 from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.testing import Return, Scripted, inline
 from tests import runs

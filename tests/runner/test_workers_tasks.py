@@ -15,9 +15,9 @@ import pytest
 from evaljournal import Case, Chat, Command, Endpoint, Retry, verify
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted, StepCompleted
 from evaljournal.replay import load
-from evaljournal.runner.tasks.arguments import arguments_of, new_task
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
+from evaljournal.runner.calls.arguments import arguments_of, new_task
+from evaljournal.runner.calls.prices import DEFAULT_PRICES
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.testing import events_of
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server

@@ -23,10 +23,10 @@ UNUSED_BY_A_RUN: Final = {
     *(f"evaljournal.runner.{name}" for name in ("batches", "gateway", "notebook", "promptfoo", "workers.driver")),
     *(f"evaljournal.runner.cli.{name}" for name in ("dry_run", "suites.command")),
     *(f"evaljournal.runner.engine.{name}" for name in ("batcher", "rescore")),
-    *(f"evaljournal.runner.http.{name}" for name in ("address", "client", "reply")),
+    *(f"evaljournal.runner.calls.http.{name}" for name in ("address", "client", "reply")),
     *(f"evaljournal.runner.scorers.{name}" for name in ("builtin", "llm_judge")),
     *(f"evaljournal.runner.steps.{name}" for name in ("durable", "http_clients", "waiting")),
-    *("evaljournal.runner.data.attachments", "evaljournal.runner.tasks.chat", "evaljournal.runner.tasks.endpoint"),
+    *("evaljournal.runner.data.attachments", "evaljournal.runner.calls.chat", "evaljournal.runner.calls.endpoint"),
 }
 """Modules that a run of a plain function has no use for."""
 MAX_MODULES: Final = 213

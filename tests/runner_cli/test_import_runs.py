@@ -13,7 +13,7 @@ import pytest
 from benchmarks._provider_server import Served, serving
 from benchmarks.simulated.providers import OpenAI
 from evaljournal.journal.events import AttemptSucceeded
-from evaljournal.runner.verification import verify
+from evaljournal.runner.runs.verification import verify
 from tests.processes import wait_until
 from tests.runner_cli.commands import evaljournal, process, run_process, scores
 from tests.runs import events

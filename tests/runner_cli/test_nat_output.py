@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 import pytest
 
+from evaljournal.integrations.nat.files import line
+from evaljournal.integrations.nat.output import OWNER, NatOutput
 from evaljournal.journal import JournalError, read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled, TrialCompleted
-from evaljournal.replay.export.nat import line
 from evaljournal.replay.runs.trial import TrialDetails
-from evaljournal.runner.sessions.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import wait_until
 from tests.replay.eventful_run import first_session, minute_clock, second_session
@@ -106,7 +106,7 @@ def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -
             raise OSError(28, "No space left on device")
         return {"id": details.trial}
 
-    monkeypatch.setattr(sys.modules["evaljournal.replay.export.nat"], "item", fail_at_cuba)
+    monkeypatch.setattr(sys.modules["evaljournal.integrations.nat.files"], "item", fail_at_cuba)
     result = evaljournal("run", "quick.py", "-o", "run", "--nat-output", "nat", "--json")
 
     assert (1, 1) == (result.exit_code, orjson.loads(result.stdout)["exit_code"])
@@ -214,7 +214,7 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
             raise JournalError("its line is gone")
         return line(result)
 
-    monkeypatch.setattr("evaljournal.runner.sessions.nat_output.line", line_or_error)
+    monkeypatch.setattr("evaljournal.integrations.nat.output.line", line_or_error)
     for apply in start_output("ab"):
         apply()
 

@@ -6,6 +6,10 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.cli import cli
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference
@@ -14,10 +18,6 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.llm_judge import Judge
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 OWNERS: dict[str, Any] = {
     "settings": Settings,

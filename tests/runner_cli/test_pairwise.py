@@ -16,8 +16,8 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.events import Noted, ScoringFailed
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.page import read_page_run
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.runs.page import read_page_run
 from evaljournal.runner.scorers.builtin import judge
 from tests.judge_server import JudgeServer, judge_server
 from tests.processes import wait_until

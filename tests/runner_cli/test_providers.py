@@ -11,7 +11,7 @@ import pytest
 from evaljournal.journal.events import Noted
 from evaljournal.replay import load
 from evaljournal.replay.results.summary import summarize
-from evaljournal.runner.tasks.dialects import dialect_by_name, names
+from evaljournal.runner.calls.dialects import dialect_by_name, names
 from tests.processes import ROOT
 from tests.providers import HOSTS, Providers, serving_providers
 from tests.runner_cli.commands import evaljournal

@@ -13,7 +13,7 @@ from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialCo
 from evaljournal.replay import load
 from evaljournal.runner.cli import cli
 from evaljournal.runner.definition.loading import load_evaluation
-from evaljournal.runner.run_paths import last_record
+from evaljournal.runner.runs.paths import last_record
 from tests.journal.samples import (
     complete_run,
     content,

@@ -11,8 +11,8 @@ import pytest
 
 from evaljournal import Case, UsageError
 from evaljournal.journal.events import RunStarted
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import export_of
 from tests.runs import define_real, events, run_real

@@ -9,14 +9,14 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.dialects import names
+from evaljournal.runner.calls.dialects.dialect import Answer
+from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.retries.classify import classify
-from evaljournal.runner.tasks.chat import Chat, OpenChat
-from evaljournal.runner.tasks.dialects import names
-from evaljournal.runner.tasks.dialects.dialect import Answer
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, read_prices
 from tests.security.dialect_replies import REPLIES, STREAMS, random_reply
 
 EXPECTED_ERRORS: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLarge)

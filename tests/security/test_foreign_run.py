@@ -18,8 +18,8 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format import chain
 from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
-from evaljournal.runner.api import run as run_in_python
 from evaljournal.runner.definition.loading import load_evaluation
+from evaljournal.runner.sessions.api import run as run_in_python
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started
 from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal
@@ -145,7 +145,7 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "evil.sh").chmod(0o700)
 
 
-IMPORTS = "import sys\nsys.path.append('.')\nimport evaljournal, own\nfrom evaljournal.runner.executors import SyncExecutor\n"
+IMPORTS = "import sys\nsys.path.append('.')\nimport evaljournal, own\nfrom evaljournal.executors import SyncExecutor\n"
 
 
 def test_nothing_is_done_without_trust(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ import trio
 from evaljournal import Case, note, scorers
 from evaljournal.journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFailed
 from evaljournal.replay import load
+from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.endpoint import Endpoint, output_of
+from evaljournal.runner.calls.http import reply_memory
+from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.calls.http.reply_memory import ReplyMemory, ReplyTooLarge
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.http import reply_memory
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.http.reply_memory import ReplyMemory, ReplyTooLarge
-from evaljournal.runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_values
-from evaljournal.runner.tasks.chat import Chat, OpenChat
-from evaljournal.runner.tasks.endpoint import Endpoint, output_of
+from evaljournal.runner.secrets.masking import SecretValues, mask, mask_keys, mask_output, mask_values
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
@@ -133,7 +133,7 @@ def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, mon
 @pytest.mark.parametrize("body", [b"[" + b"[]," * 40 + b"[]]", b"[" + b"1," * 60 + b"1]", b'{"a": [' + b"{}," * 50 + b"{}]}"])
 def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of values is limited, since they take far more memory than their bytes; commas in a text are not values."""
-    monkeypatch.setattr("evaljournal.runner.http.reply_memory.MAX_VALUES", 50)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply_memory.MAX_VALUES", 50)
     text = orjson.dumps([body.decode().replace("{", '"'), "\\" * 51 + '"' + "," * 60])
 
     with pytest.raises(ReplyTooLarge):
@@ -226,7 +226,7 @@ def test_a_rejected_reply_is_freed(
     small_limits: None, path: Path, monkeypatch: pytest.MonkeyPatch, *, is_compressed: bool
 ) -> None:
     """What was read of a reply that is too large is freed with its attempt, without a garbage collection."""
-    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_BYTES", 100_000)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply.MAX_BYTES", 100_000)
     errors: list[weakref.ref[ReplyTooLarge]] = []
 
     def record(self: ReplyTooLarge, *arguments: object) -> None:
@@ -351,7 +351,7 @@ SAMPLE, ALL = 300, 50_000
 def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
     for name in ("_all_secrets", "sent_secrets"):  # Without the secrets of earlier tests.
-        monkeypatch.setattr(f"evaljournal.runner.secrets.{name}", SecretValues())
+        monkeypatch.setattr(f"evaljournal.runner.secrets.masking.{name}", SecretValues())
     for seed in range(count):
         try:
             fuzz(seed)

@@ -13,7 +13,7 @@ from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted, SessionStarted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.ownership import start_events
-from evaljournal.runner.run_paths import last_record
+from evaljournal.runner.runs.paths import last_record
 from tests.journal.samples import examples, lines_of, overwrite, segment, session, write_sync
 from tests.runner_cli.commands import evaljournal
 from tests.security.test_foreign_run import EVIL, STOPPED, rewrite, run_started, write_run
@@ -102,7 +102,7 @@ def test_the_copied_records_decide_whose_a_shard_is(tmp_path: Path, monkeypatch:
             rewrite(path, lambda own: [own[0], *(body.replace(b"own.py:own", EVIL_TASK) for body in own[1:])])
         return last_record(path)
 
-    monkeypatch.setattr("evaljournal.runner.merge.last_record", replace)
+    monkeypatch.setattr("evaljournal.runner.runs.merge.last_record", replace)
     code, output = resume_merged()
 
     assert (2, True, False) == (code, "add --trust" in output, (tmp_path / "executed").exists()), output

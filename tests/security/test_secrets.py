@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from evaljournal import Case, Score, note, rescore
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStarted, TrialScored
-from evaljournal.runner import secrets
-from evaljournal.runner.http.address import Address
-from evaljournal.runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.command import Command
+from evaljournal.runner.calls.endpoint import Endpoint
+from evaljournal.runner.calls.http.address import Address
+from evaljournal.runner.secrets.masking import SecretValues, add_secret, mask, mask_output, mask_values, masking
 from evaljournal.runner.steps.inputs import step_input
-from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.command import Command
-from evaljournal.runner.tasks.endpoint import Endpoint
 from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
@@ -35,7 +34,7 @@ MASKED = "evaljournal.masked"
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of other tests."""
-    for values in (secrets._all_secrets, secrets.sent_secrets):
+    for values in (masking._all_secrets, masking.sent_secrets):
         for name, value in vars(SecretValues()).items():
             monkeypatch.setattr(values, name, value)
 

@@ -5,11 +5,11 @@ from typing import Final
 
 import attrs
 
-from evaljournal.replay.export.inspect_log import inspect, inspect_variants
+from evaljournal.integrations.inspect.log import inspect, inspect_variants
+from evaljournal.integrations.nat.files import nat
+from evaljournal.integrations.otlp.export import otlp, otlp_json
 from evaljournal.replay.export.junit import junit
 from evaljournal.replay.export.markdown import markdown
-from evaljournal.replay.export.nat import nat
-from evaljournal.replay.export.otlp import otlp, otlp_json
 from evaljournal.replay.export.parquet import parquet
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.tables import Rows, as_csv, jsonl

@@ -109,7 +109,7 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
-            from evaljournal.runner.suggest import suggest  # noqa: PLC0415  # not needed for `--help`
+            from evaljournal.runner.errors import suggest  # noqa: PLC0415  # not needed for `--help`
 
             raise click.UsageError(f"{exc.message.rstrip('.')}{suggest(args[0], COMMANDS)}", ctx) from None
 

@@ -10,10 +10,9 @@ from click.shell_completion import CompletionItem
 
 from evaljournal.journal.disk import segments
 from evaljournal.replay.runs.variants import split_variant
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.suites.suite_file import find_suite, newest_suite, read_suite
+from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.runs.paths import RUNS, runs_newest_first, runs_under
+from evaljournal.runner.sessions.suite_file import find_suite, newest_suite, read_suite
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -27,10 +27,10 @@ from evaljournal.replay.history.digest import (
     run_from_json,
     to_json,
 )
-from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.terminal.display import open_run
-from evaljournal.runner.run_paths import run_finish, run_start
-from evaljournal.runner.version import installed_version
+from evaljournal.runner.runs.atomic_write import write_atomically
+from evaljournal.runner.runs.paths import run_finish, run_start
+from evaljournal.version import installed_version
 
 _MAX_ENTRIES: Final = 10_000
 """Maximum number of entries; the oldest ones are removed."""

@@ -18,6 +18,9 @@ from evaljournal.replay.state.shards import Shard
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.usage import JUDGE_USAGE, add
 from evaljournal.replay.text import as_text, duration, money, number, plural, printable
+from evaljournal.runner.calls import Billed
+from evaljournal.runner.calls.prices import BATCH, BATCH_FACTOR
+from evaljournal.runner.calls.turns import turns_of
 from evaljournal.runner.cli.terminal.display import open_run, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Trials
@@ -25,13 +28,10 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.limits import describe_limits, ignores_headers
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.retries.retry import Retry
-from evaljournal.runner.run_paths import RUNS, runs_under
-from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.runs.paths import RUNS, runs_under
+from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.sessions.plan import SelectedTrials
 from evaljournal.runner.sessions.rate_limits import TaskKeys, default_slots, has_elastic_slots
-from evaljournal.runner.tasks import Billed
-from evaljournal.runner.tasks.prices import BATCH, BATCH_FACTOR
-from evaljournal.runner.tasks.turns import turns_of
 
 _MAX_RUNS: Final = 20
 """Number of earlier runs searched for recorded usage."""
@@ -259,7 +259,7 @@ def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _Earlier
 
 def _batches(selection: SelectedTrials, parts: Sequence[_Part]) -> list[tuple[str, int, int]]:
     """Return the models and judges whose calls are sent in batches, each with its lines and the least number of batches."""
-    from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # an HTTP client is slow to import
+    from evaljournal.runner.gates.batch_targets import BatchTargets  # noqa: PLC0415  # an HTTP client is slow to import
 
     lines: Counter[str] = Counter()
     max_lines: dict[str, int] = {}

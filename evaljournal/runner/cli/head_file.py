@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from evaljournal.replay.text import printable
-from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.runs.atomic_write import write_atomically
 
 _HEAD: Final = re.compile(rb"[0-9a-f]{32}\s*")
 _MAX_BYTES: Final = 64

@@ -19,15 +19,14 @@ from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text, plural
+from evaljournal.runner.calls.http.heads import RequestHead
+from evaljournal.runner.calls.http.server import ClientConnection
 from evaljournal.runner.cli.server import HOST, TokenServer, open_listener
 from evaljournal.runner.engine.scoring import read_trajectory
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.heads import RequestHead
-from evaljournal.runner.http.server import ClientConnection
+from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.review.labels import parse_value
 from evaljournal.runner.scorers.trajectory import trajectory_text
-from evaljournal.runner.suggest import command
 
 _MAX_BODY: Final = 64 * 1024
 """Maximum bytes of a label with its note."""

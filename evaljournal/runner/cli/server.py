@@ -22,12 +22,12 @@ from evaljournal.replay.page.page import PageRun, live_page, security_policy
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.text import printable
+from evaljournal.runner.calls.http.heads import RequestHead
+from evaljournal.runner.calls.http.server import CONNECTION_ERRORS, ClientConnection, ReplyAborted
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.heads import RequestHead
-from evaljournal.runner.http.server import CONNECTION_ERRORS, ClientConnection, ReplyAborted
-from evaljournal.runner.page import PageReader
-from evaljournal.runner.run_paths import last_record
+from evaljournal.runner.runs.page import PageReader
+from evaljournal.runner.runs.paths import last_record
 
 HOST: Final = "127.0.0.1"
 UPDATE_INTERVAL: Final = 0.5

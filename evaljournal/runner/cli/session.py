@@ -13,7 +13,6 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.render.screen import panel, stopping_text
 from evaljournal.replay.render.summary import blocking_call_lines
 from evaljournal.replay.text import printable
-from evaljournal.runner.api import run as run_evaluation
 from evaljournal.runner.cli import INTERRUPTED, UNFINISHED, CommandError
 from evaljournal.runner.cli.head_file import check_head_file, write_head
 from evaljournal.runner.cli.terminal.display import terminal
@@ -23,15 +22,15 @@ from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
-from evaljournal.runner.errors import unwrap_exception_groups
+from evaljournal.runner.errors import command, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
-from evaljournal.runner.run_paths import has_started, next_paths
+from evaljournal.runner.runs.paths import has_started, next_paths
+from evaljournal.runner.sessions.api import run as run_evaluation
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.session import Outcome, render_report
-from evaljournal.runner.suggest import command
 
 if TYPE_CHECKING:
-    from evaljournal.runner.sessions.nat_output import NatOutput
+    from evaljournal.integrations.nat.output import NatOutput
 
 _SESSION_OPTIONS: Final = (
     "resume",
@@ -53,7 +52,7 @@ def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
     """Return the writer of `--nat-output`, if it was given."""
     if options["nat_output"] is None:
         return None
-    from evaljournal.runner.sessions.nat_output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
+    from evaljournal.integrations.nat.output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
 
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 

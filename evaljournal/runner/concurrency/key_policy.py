@@ -27,7 +27,7 @@ from evaljournal.runner.concurrency.needed_slots import NeededSlots, limit_text
 from evaljournal.runner.concurrency.policy import CALL_OF, STARTS, CallEvent, Change, Policy, StartPermit, result_of
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.probes import Probes
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 
 RAISE_VARIABLE: Final = "EVALJOURNAL_RAISE_POLICY_ERRORS"
 """Environment variable of tests and benchmarks: an exception inside a policy is raised."""

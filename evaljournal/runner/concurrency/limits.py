@@ -26,9 +26,9 @@ from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.known_limits import DAY, MINUTE, CallRate, call_rate
 from evaljournal.replay.state.usage import real_tokens
+from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.constants import FEW, SMOOTHING
 from evaljournal.runner.concurrency.headers import AdvertisedLimit
-from evaljournal.runner.tasks.call_size import CallSize
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
     "rpm": ("requests", MINUTE),

@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from evaljournal.runner.data.case import Case
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 Role = Literal["id", "input", "expected"]
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaljournal.runner.data.tables import BATCH_ROWS, Row, duplicates, json_rows
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 NumberedRow = tuple[int, Row]
 """A row with the line it starts on, or, in Parquet and Excel, its number; counted from 1."""

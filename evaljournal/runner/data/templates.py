@@ -14,8 +14,7 @@ import orjson
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.columns import INPUT_NAMES, list_names
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from evaljournal.replay.state.budget import UNITS, Amounts
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 OFF: Final = "none"
 """Turns a setting off, or removes one unit of a budget."""

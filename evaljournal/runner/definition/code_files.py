@@ -20,7 +20,7 @@ from evaljournal.replay.definition import recorded_files
 from evaljournal.runner.data.fingerprint import digest, strip_comments, unwrap_partial
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.module_source import imports, relevant_source
-from evaljournal.runner.secret_shapes import mask_shapes
+from evaljournal.runner.secrets.shapes import mask_shapes
 
 T = TypeVar("T")
 Namespace = Mapping[str, Any]

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Protocol, ca
 import attrs
 from typing_extensions import TypeVar, Unpack
 
+from evaljournal.runner.calls import OpenableTask, is_async
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset, Source
 from evaljournal.runner.data.fingerprint import definition_of, digest, fingerprint_function
 from evaljournal.runner.definition.hooks import Hook, Role, check_parameters, hook_parameters
 from evaljournal.runner.definition.settings import DURATION_PROBLEM, SettingOptions, Settings, as_float, is_duration
 from evaljournal.runner.definition.variants import Variant, VariantOptions, check_signature, selected_variants, variants_of
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.scorer import Scorer, Verdicts
-from evaljournal.runner.secrets import mask_values
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.tasks import OpenableTask, is_async
+from evaljournal.runner.secrets.masking import mask_values
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")

@@ -16,8 +16,7 @@ from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.text import plural, printable
-from evaljournal.runner.errors import InvalidSetting, UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import InvalidSetting, UsageError, suggest
 
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Side

@@ -7,11 +7,10 @@ from typing import Any, Final, Literal
 
 import attrs
 
+from evaljournal.runner.calls import OpenableTask, TrialInput
 from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.scorers.scorer import parameters_of
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.tasks import OpenableTask, TrialInput
 
 Role = Literal["setup", "teardown"]
 

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from evaljournal.replay.text import as_words, rate_limit_text, window_text
+from evaljournal.runner.calls.dialects import split_model
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.budget import OFF, parse_amount
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.tasks.dialects import split_model
+from evaljournal.runner.errors import UsageError, suggest
 
 LimitsValue = Mapping[str, Any] | None
 """Limits as a user may write them: `{"rpm": 500, "gpt-5.6-luna": {"rpm": 100}}`, or `{"rpm": ["500", "gpt-5.6-luna=100"]}`;

@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from evaljournal.runner.definition.code_files import record_files
 from evaljournal.runner.definition.evaluation import Evaluation
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
 

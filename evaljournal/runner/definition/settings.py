@@ -19,10 +19,9 @@ from evaljournal.runner.data.fingerprint import digest, fingerprint_function
 from evaljournal.runner.definition.budget import BudgetValue, parse_budget
 from evaljournal.runner.definition.gates import Gate
 from evaljournal.runner.definition.limits import LimitsValue, parse_limits
-from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
+from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, suggest, whole_number
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS, DurableRequests
-from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.pool import WorkerPool
 
 EXPERIMENT_SETTINGS: Final = (

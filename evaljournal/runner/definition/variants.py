@@ -12,11 +12,10 @@ from typing import Any, Final, cast
 
 import attrs
 
+from evaljournal.runner.calls import OpenableTask
 from evaljournal.runner.data.fingerprint import canonical, definition_of, digest
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secrets import mask_definition
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.tasks import OpenableTask
+from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.secrets.masking import mask_definition
 
 VariantOptions = Mapping[str, Mapping[str, Any]] | Mapping[str, Sequence[Any]]
 """Variant → its parameters; or parameter → its values, to run every combination."""

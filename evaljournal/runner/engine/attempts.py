@@ -21,21 +21,21 @@ from evaljournal.replay.state.budget import OVER_BUDGET
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_timeout, reuse_of
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
+from evaljournal.runner.calls import LateOutcome, Task
+from evaljournal.runner.calls.notes import PHASE_NOTE, Sink
+from evaljournal.runner.calls.usage import usage_of_response
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.data.to_json import is_large, to_json
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
 from evaljournal.runner.engine.jobs import TrialWork, gate_fields
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.notes import PHASE_NOTE, Sink
 from evaljournal.runner.retries.classify import Fatal, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
-from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_secrets
+from evaljournal.runner.secrets.masking import excerpt, mask_output, mask_values, sent_secrets
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, StepsHolder, created_steps
 from evaljournal.runner.steps.durable_requests import DurableRequests
-from evaljournal.runner.tasks import LateOutcome, Task
-from evaljournal.runner.tasks.usage import usage_of_response
 from evaljournal.runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6

@@ -23,6 +23,7 @@ import trio
 
 from evaljournal.journal.errors import SegmentLost
 from evaljournal.journal.threads import InThread
+from evaljournal.runner.calls import Task
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
@@ -33,7 +34,6 @@ from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.steps.admission import CallGate
-from evaljournal.runner.tasks import Task
 
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""

@@ -15,13 +15,13 @@ import attrs
 
 from evaljournal.journal import Record
 from evaljournal.replay.state.trial import RetryHistory, TrialState
+from evaljournal.runner.calls import ReportedStep
+from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
-from evaljournal.runner.tasks import ReportedStep
-from evaljournal.runner.tasks.call_size import CallSize
 
 if TYPE_CHECKING:
     from evaljournal.runner.workers.driver import Worker

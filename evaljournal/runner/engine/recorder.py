@@ -31,11 +31,11 @@ from evaljournal.journal.events import (
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.replay import RunState
 from evaljournal.replay.results.summary import forked_sessions
+from evaljournal.runner.calls.notes import REPLY_NOTE, Sink
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.engine.jobs import Job, TrialWork
-from evaljournal.runner.notes import REPLY_NOTE, Sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
-from evaljournal.runner.secrets import mask, mask_values
+from evaljournal.runner.secrets.masking import mask, mask_values
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
 

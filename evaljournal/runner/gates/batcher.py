@@ -18,7 +18,8 @@ import trio
 from evaljournal.journal.events import MAX_BATCH_TRIALS, BatchChanged, BatchCollected, BatchPrepared, BatchSubmitted
 from evaljournal.replay.state.batches import BatchState
 from evaljournal.replay.text import plural, printable
-from evaljournal.runner.batches.api import (
+from evaljournal.runner.calls import Task
+from evaljournal.runner.calls.batches.api import (
     BatchApi,
     BatchNotFound,
     BatchStatus,
@@ -30,17 +31,16 @@ from evaljournal.runner.batches.api import (
     WrongAccount,
     digest_of,
 )
-from evaljournal.runner.batches.results import Results
-from evaljournal.runner.batches.targets import PREFIX, BatchTarget, BatchTargets, is_same_account
+from evaljournal.runner.calls.batches.results import Results
+from evaljournal.runner.calls.call_size import text_bytes
+from evaljournal.runner.calls.http.batch_line import BatchLine, Unsent, set_line
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.gates.batch_targets import PREFIX, BatchTarget, BatchTargets, is_same_account
 from evaljournal.runner.gates.budget import BudgetGate
-from evaljournal.runner.http.batch_line import BatchLine, Unsent, set_line
 from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.tasks import Task
-from evaljournal.runner.tasks.call_size import text_bytes
 from evaljournal.runner.workers.streams import print_error
 
 _SECOND_LISTING: Final = 30.0

@@ -18,12 +18,12 @@ from evaljournal.journal import Record
 from evaljournal.journal.events import AttemptStarted
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block, Budget
+from evaljournal.runner.calls.prices import BATCH
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.data.case import Case
-from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.jobs import Job, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.tasks.prices import BATCH
+from evaljournal.runner.gates.shared_budget import BudgetShare
 
 Estimate = Callable[[Case, str, str], Amounts]
 """Returns what an attempt at a case with a variant may use in a service tier."""

@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 
 import trio
 
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.http.identity import rate_limit_identity
 from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
 from evaljournal.runner.gates.limits import LimitsGate, stop_at_day_limit
-from evaljournal.runner.http.identity import rate_limit_identity
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
-from evaljournal.runner.tasks.call_size import CallSize
 
 _MAX_KEY: Final = 200
 """Characters of the longest name of a rate-limit key."""

@@ -18,13 +18,13 @@ from evaljournal.journal.events import LimitUnit
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import day_limit_text
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.notes import REPLY_NOTE
 from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.engine.jobs import Job, Lane, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.known_limits import KeyLimits, max_slots
-from evaljournal.runner.notes import REPLY_NOTE
-from evaljournal.runner.tasks.call_size import CallSize
 
 
 @attrs.define(eq=False)

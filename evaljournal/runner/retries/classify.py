@@ -30,7 +30,7 @@ from evaljournal.runner.retries.retry_after import (
     wait_in_error,
     wait_until_reset,
 )
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.signals import is_from_signal
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ _LIBRARY_PREFIXES = (
 _TESTING_MODULE = os.path.join(_ROOT, "runner", "testing.py")
 """Simulated tasks for tests; they count as the user's own code."""
 _PACKAGE_DIRECTORIES = frozenset({"site-packages", "dist-packages"})
-_OWN_TASKS = ("evaljournal.runner.tasks.", "evaljournal.runner.http.")
+_OWN_TASKS = ("evaljournal.runner.calls.", "evaljournal.runner.calls.http.")
 """Module prefixes of our own task errors, whose traceback would only show our own code."""
 
 

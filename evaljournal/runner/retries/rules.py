@@ -10,7 +10,7 @@ from evaljournal.replay.auditing.findings import RetryDecision
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry, settle
-from evaljournal.runner.version import installed_version
+from evaljournal.version import installed_version
 
 
 @attrs.frozen

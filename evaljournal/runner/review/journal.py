@@ -34,8 +34,7 @@ from evaljournal.replay.review.sampling import Method, draw_sample, population
 from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import stage_text
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 LOCK_TIMEOUT: Final = 60.0
 """Seconds to wait for another process that writes labels."""

@@ -15,9 +15,8 @@ from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.readers import place, rows
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.review.journal import Annotation, check_texts, check_trial
-from evaljournal.runner.suggest import suggest
 
 PASSES: Final[Mapping[str, bool]] = {"yes": True, "no": False, "true": True, "false": False}
 _PASSES_OR_BITS: Final = {**PASSES, "1": True, "0": False, "1.0": True, "0.0": False}

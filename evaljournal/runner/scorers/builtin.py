@@ -292,8 +292,8 @@ def judge(model: str, **options: Any) -> "Judge":
 
     Its temperature is 0 by default, if the API is known to take one for the model.
     """
+    from evaljournal.runner.calls.chat import Chat  # noqa: PLC0415  # it imports the HTTP client
     from evaljournal.runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
-    from evaljournal.runner.tasks.chat import Chat  # noqa: PLC0415  # it imports the HTTP client
 
     judge_options = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
     chat = Chat(model, **options)

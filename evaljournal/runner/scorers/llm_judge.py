@@ -13,18 +13,18 @@ import trio
 
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.text import as_text
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.http.reply import InvalidReply
+from evaljournal.runner.calls.notes import engine_note
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.data.templates import Fields, Template
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import InvalidReply
-from evaljournal.runner.notes import engine_note
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.scorer import Score, ScorerInput
 from evaljournal.runner.scorers.trajectory import trajectory_text
-from evaljournal.runner.secrets import mask
-from evaljournal.runner.tasks.call_size import CallSize
-from evaljournal.runner.tasks.chat import Chat, OpenChat
+from evaljournal.runner.secrets.masking import mask
 
 _MAX_REASON: Final = 2_000
 """Maximum characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""

@@ -22,11 +22,10 @@ from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import canonical, digest
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, Judge
 from evaljournal.runner.scorers.scorer import Score, Scorer, ScorerInput
-from evaljournal.runner.suggest import suggest
 
 PAIR_RUBRIC: Final = """Which of two answers to a question is better? Their order and their length do not matter.
 

@@ -13,12 +13,12 @@ from attrs import Attribute, Factory, define, evolve, field, frozen
 
 from evaljournal.journal.format.codec import RECORD_LIMIT
 from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.runner.calls import Task, is_async
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
-from evaljournal.runner.secrets import mask
-from evaljournal.runner.tasks import Task, is_async
+from evaljournal.runner.secrets.masking import mask
 
 _INPUT_FIELDS: Final = ("output", "case", "trajectory", "declined", "truncated", "latency", "cost")
 """The parameters that are not fields of the case."""

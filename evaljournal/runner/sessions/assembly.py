@@ -16,6 +16,7 @@ from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.workers import WORKER_ENDED
+from evaljournal.runner.calls import Task
 from evaljournal.runner.definition.limits import ignores_headers
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.executor import CANCEL_TIMEOUT, TrialExecutor
@@ -28,11 +29,10 @@ from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import call_size, limits_by_key, policy_maker
-from evaljournal.runner.tasks import Task
 
 if TYPE_CHECKING:
-    from evaljournal.runner.batches.api import BatchApi
-    from evaljournal.runner.batches.targets import BatchTargets
+    from evaljournal.runner.calls.batches.api import BatchApi
+    from evaljournal.runner.gates.batch_targets import BatchTargets
     from evaljournal.runner.gates.budget import BudgetGate
     from evaljournal.runner.workers.driver import Workers
     from evaljournal.runner.workers.pool import WorkerEnd

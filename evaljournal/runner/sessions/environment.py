@@ -12,7 +12,7 @@ import attrs
 
 from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.ownership import add_own_hashes
-from evaljournal.runner.version import installed_version
+from evaljournal.version import installed_version
 
 
 @attrs.frozen(kw_only=True)

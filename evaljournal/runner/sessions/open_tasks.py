@@ -12,17 +12,17 @@ import trio
 
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
+from evaljournal.runner.calls import OnLateResult, OpenableTask, Task, TrialInput, is_async
+from evaljournal.runner.calls.function import FunctionTask, Loop
+from evaljournal.runner.calls.hand_over import FunctionThreads
+from evaljournal.runner.calls.notes import note_sink, start_phase
 from evaljournal.runner.data.fingerprint import unwrap_partial
 from evaljournal.runner.definition.hooks import Hook, Hooks, Role, arguments_for, hook_parameters, task_parameters
-from evaljournal.runner.notes import note_sink, start_phase
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.scorers.scorer import OpenScorer, Scorer
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import Step, current_steps, set_steps
 from evaljournal.runner.steps.inputs import step_input
-from evaljournal.runner.tasks import OnLateResult, OpenableTask, Task, TrialInput, is_async
-from evaljournal.runner.tasks.function import FunctionTask, Loop
-from evaljournal.runner.tasks.hand_over import FunctionThreads
 
 if TYPE_CHECKING:
     from evaljournal.runner.workers.driver import Workers
@@ -79,8 +79,8 @@ class TaskOpener:
         return with_hooks(open_tasks) if hooks else open_tasks
 
     async def _with_gateway(self, tasks: dict[str, Task]) -> dict[str, Task]:
-        from evaljournal.runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
-        from evaljournal.runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
+        from evaljournal.runner.steps.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
+        from evaljournal.runner.steps.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
 
         shared_gateway = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
         return {variant: GatewayTask(task, shared_gateway) for variant, task in tasks.items()}

@@ -15,9 +15,9 @@ from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.settings import SettingOptions
-from evaljournal.runner.definition.shared_budget import BudgetShare
+from evaljournal.runner.errors import command
+from evaljournal.runner.gates.shared_budget import BudgetShare
 from evaljournal.runner.sessions.environment import Environment
-from evaljournal.runner.suggest import command
 
 
 @attrs.define

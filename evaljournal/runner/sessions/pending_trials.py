@@ -12,7 +12,7 @@ from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.retries.retry import settle
-from evaljournal.runner.sessions.changes import examples, is_same
+from evaljournal.runner.runs.changes import examples, is_same
 from evaljournal.runner.sessions.options import Options
 
 

@@ -14,6 +14,10 @@ from evaljournal.replay import RunState
 from evaljournal.replay.state.budget import Amounts
 from evaljournal.replay.state.shards import Shard
 from evaljournal.replay.text import as_text
+from evaljournal.runner.calls import Billed, OpenableTask
+from evaljournal.runner.calls.function import Loop, check_threads, resolve_loop
+from evaljournal.runner.calls.prices import BATCH
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Trials
 from evaljournal.runner.data.templates import constant_template_error
@@ -24,20 +28,15 @@ from evaljournal.runner.definition.gates import check_gates
 from evaljournal.runner.definition.limits import check_limits, declared_limits
 from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
-from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError
+from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError, command
 from evaljournal.runner.retries.classify import describe
-from evaljournal.runner.sessions.changes import case_changes, differences, effective_settings
+from evaljournal.runner.runs.changes import case_changes, differences, effective_settings
 from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.rate_limits import TaskKeys, default_slots, has_elastic_slots, scorer_slots
 from evaljournal.runner.sessions.workers import check_workers
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
-from evaljournal.runner.suggest import command
-from evaljournal.runner.tasks import Billed, OpenableTask
-from evaljournal.runner.tasks.function import Loop, check_threads, resolve_loop
-from evaljournal.runner.tasks.prices import BATCH
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 
 @attrs.frozen
@@ -248,7 +247,7 @@ def _runs_in_threads(task: object, loop: Loop | None) -> bool:
 
 def _check_gateway(task: object) -> None:
     """Raise a `UsageError` if a task makes no calls that a gateway could forward, or no provider can be called."""
-    from evaljournal.runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
+    from evaljournal.runner.steps.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
 
     if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
         raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
@@ -291,7 +290,7 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
 def _check_batches(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
     """Raise a `UsageError` if the calls of the evaluation cannot be sent in batches, or a setting of batches has no effect."""
     if settings.batch:
-        from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # an HTTP client is slow to import
+        from evaljournal.runner.gates.batch_targets import BatchTargets  # noqa: PLC0415  # an HTTP client is slow to import
 
         if settings.workers is not None:
             raise UsageError("attempts in batches run in no worker; remove workers", setting="batch", value=True)

@@ -9,6 +9,9 @@ import attrs
 
 from evaljournal.journal.events import SCORER_PREFIX
 from evaljournal.replay.text import as_text
+from evaljournal.runner.calls import OpenableTask, Sized, is_async
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Policy
@@ -22,10 +25,7 @@ from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.scorers.scorer import Scorer
-from evaljournal.runner.secrets import mask
-from evaljournal.runner.tasks import OpenableTask, Sized, is_async
-from evaljournal.runner.tasks.call_size import CallSize
-from evaljournal.runner.tasks.recorded_output import RecordedOutput
+from evaljournal.runner.secrets.masking import mask
 
 ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""

@@ -24,13 +24,12 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_slots
 from evaljournal.runner.sessions.session import Outcome, Session
-from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.processes import ProcessWorkers
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class Rescoring(Session):
 
     def _check_batches(self, settings: Settings) -> None:
         if settings.batch:
-            from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # few re-scorings need it
+            from evaljournal.runner.gates.batch_targets import BatchTargets  # noqa: PLC0415  # few re-scorings need it
 
             if not list(BatchTargets.of_scorers(self.evaluation.scorers, required=True)):
                 raise UsageError("no scorer is a judge; only judges have batches", setting="batch", value=True)

@@ -22,6 +22,7 @@ from evaljournal.replay import RunState, fold
 from evaljournal.replay.render.ending import ending_text, final_report, final_summary
 from evaljournal.replay.state.trial import failing_trials
 from evaljournal.replay.text import plural, printable
+from evaljournal.runner.calls import Task
 from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_results, problems
@@ -29,26 +30,24 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import TrialSource
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.recorder import Clock, Recorder
-from evaljournal.runner.errors import RunFailed, UsageError
-from evaljournal.runner.run_paths import sealed_head
+from evaljournal.runner.errors import RunFailed, UsageError, command, suggest
+from evaljournal.runner.runs.changes import adopted_changes
+from evaljournal.runner.runs.paths import sealed_head
 from evaljournal.runner.scorers.scorer import OpenScorer
-from evaljournal.runner.secrets import add_environment
+from evaljournal.runner.secrets.masking import add_environment
 from evaljournal.runner.sessions.assembly import assemble
-from evaljournal.runner.sessions.changes import adopted_changes
 from evaljournal.runner.sessions.open_tasks import TaskOpener
 from evaljournal.runner.sessions.options import LiveRun, Options
 from evaljournal.runner.sessions.pending_trials import PendingTrials
 from evaljournal.runner.sessions.plan import Plan, is_done, make_plan
 from evaljournal.runner.sessions.rate_limits import scorer_keys
 from evaljournal.runner.sessions.workers import new_workers
-from evaljournal.runner.suggest import command, suggest
-from evaljournal.runner.tasks import Task
 
 if TYPE_CHECKING:
     from evaljournal.replay.export.tables import Rows
-    from evaljournal.runner.batches.api import BatchApi
-    from evaljournal.runner.batches.targets import BatchTargets
-    from evaljournal.runner.page import InlinePage
+    from evaljournal.runner.calls.batches.api import BatchApi
+    from evaljournal.runner.gates.batch_targets import BatchTargets
+    from evaljournal.runner.runs.page import InlinePage
     from evaljournal.runner.workers.driver import Workers
 
 T = TypeVar("T")
@@ -115,7 +114,7 @@ class Outcome:
 
     def report(self) -> "InlinePage":
         """Return the HTML report of the run, which a notebook shows in the cell; `evaljournal report` writes it to a file."""
-        from evaljournal.runner.page import InlinePage  # noqa: PLC0415  # most runs need none
+        from evaljournal.runner.runs.page import InlinePage  # noqa: PLC0415  # most runs need none
 
         return InlinePage.read(self.path)
 
@@ -325,7 +324,7 @@ class Session:
         """Return what can be sent in batches, and the open batches; raise a `UsageError` if they cannot be collected."""
         if not plan.settings.batch and not state.batches.lines.open:
             return None
-        from evaljournal.runner.batches.targets import BatchTargets, open_batch_apis  # noqa: PLC0415  # few runs need it
+        from evaljournal.runner.gates.batch_targets import BatchTargets, open_batch_apis  # noqa: PLC0415  # few runs need it
 
         evaluation = plan.evaluation
         targets = BatchTargets.of(evaluation) if plan.variants else BatchTargets.of_scorers(evaluation.scorers)

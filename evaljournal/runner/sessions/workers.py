@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from evaljournal.runner.calls import OpenableTask, is_async
+from evaljournal.runner.calls.arguments import arguments_of
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.errors import MissingVariable, UsageError
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.sessions.rate_limits import TaskKeys
-from evaljournal.runner.tasks import OpenableTask, is_async
-from evaljournal.runner.tasks.arguments import arguments_of
 from evaljournal.runner.workers.pool import WorkerPool
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from evaljournal.runner.http.identity import base_of, key_digest
+from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes
+from evaljournal.runner.calls.http.identity import base_of, key_digest
 from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.tasks.call_size import CallSize, max_output, text_bytes
 
 
 class OverLimit(Fatal):

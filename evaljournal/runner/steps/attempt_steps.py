@@ -16,11 +16,11 @@ import attrs
 import trio
 
 from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepPhase, StepReused
+from evaljournal.runner.calls import ReportedStep
 from evaljournal.runner.retries.classify import describe
-from evaljournal.runner.secrets import mask_output
+from evaljournal.runner.secrets.masking import mask_output
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, CallGate, LimitedCall, OverLimit
 from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input
-from evaljournal.runner.tasks import ReportedStep
 
 Key = tuple[str, str]
 """Name and fingerprint of a step."""

@@ -16,18 +16,18 @@ import orjson
 from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import StepKind
 from evaljournal.journal.format.codec import reject_large
+from evaljournal.runner.calls import is_async
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.usage import usage_of_response
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.secrets import mask_output, sent_secrets
+from evaljournal.runner.secrets.masking import mask_output, sent_secrets
 from evaljournal.runner.steps.admission import LimitedCall
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.steps.waiting import admit_in_loop, wait_in_loop, wait_in_thread
-from evaljournal.runner.tasks import is_async
-from evaljournal.runner.tasks.call_size import CallSize
-from evaljournal.runner.tasks.usage import usage_of_response
 
 P = ParamSpec("P")
 R = TypeVar("R")

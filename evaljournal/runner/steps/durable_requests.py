@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from evaljournal.runner.calls.http.identity import MODEL_ENDPOINTS, PORTS
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.identity import MODEL_ENDPOINTS, PORTS
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 
 MODEL_CALLS: Final = "http"
 """Stands for the model calls in the setting; its other values are addresses."""

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secrets import add_secret, mask
+from evaljournal.runner.secrets.masking import add_secret, mask
 from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request

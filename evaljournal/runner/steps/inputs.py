@@ -14,7 +14,7 @@ import orjson
 from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secrets import mask_values, may_contain_secrets
+from evaljournal.runner.secrets.masking import mask_values, may_contain_secrets
 
 if TYPE_CHECKING:
     from hashlib import _Hash

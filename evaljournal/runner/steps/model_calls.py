@@ -14,19 +14,19 @@ from urllib.parse import urlsplit
 import orjson
 
 from evaljournal.journal.errors import Unserializable
+from evaljournal.runner.calls.http.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply, fields_of
+from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.calls.http.sse import StreamEvents
+from evaljournal.runner.calls.usage import usage_of_response
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply, fields_of
-from evaljournal.runner.http.reply_memory import ReplyTooLarge
-from evaljournal.runner.http.sse import StreamEvents
-from evaljournal.runner.secret_shapes import mask_shapes
-from evaljournal.runner.secrets import mask, mask_output
+from evaljournal.runner.secrets.masking import mask, mask_output
+from evaljournal.runner.secrets.shapes import mask_shapes
 from evaljournal.runner.steps.admission import limited_call
 from evaljournal.runner.steps.attempt_steps import Step
 from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
-from evaljournal.runner.tasks.usage import usage_of_response
 
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""

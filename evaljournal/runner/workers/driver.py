@@ -21,8 +21,8 @@ from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, Ste
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
+from evaljournal.runner.calls.notes import Sink
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
-from evaljournal.runner.notes import Sink
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps
 from evaljournal.runner.workers.frames import (

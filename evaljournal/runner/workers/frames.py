@@ -11,13 +11,13 @@ import attrs
 import orjson
 
 from evaljournal.journal.events import FailureCategory
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_values
+from evaljournal.runner.calls.notes import REPLY_NOTE
 from evaljournal.runner.errors import is_whole_number
-from evaljournal.runner.http.reply_memory import MAX_VALUES, has_too_many_values
-from evaljournal.runner.notes import REPLY_NOTE
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.scorers.scorer import Score
 from evaljournal.runner.steps.admission import LimitedCall
-from evaljournal.runner.tasks.call_size import CallSize
 
 MAX_FRAME: Final = 64 << 20
 """Maximum bytes of a frame from a worker; one that sends more is killed."""

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import attrs
 
+from evaljournal.integrations.ray.workers import RayWorkers
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.workers.processes import CommandWorkers, ProcessWorkers
-from evaljournal.runner.workers.ray import RayWorkers
 
 _COUNTS: Final = re.compile(r"([0-9]{1,20})(?:x([0-9]{1,20}))?")
 """Number of workers, and of attempts that each runs concurrently: `8`, `8x16`."""

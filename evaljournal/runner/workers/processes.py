@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from evaljournal.runner.errors import UsageError, whole_number
-from evaljournal.runner.secrets import mask
+from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerPool, valid_concurrency, valid_runs_tasks
 from evaljournal.runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import attrs
 
+from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.calls.gateway_env import gateway_env
+from evaljournal.runner.calls.notes import note_sink
 from evaljournal.runner.data.case import Case
-from evaljournal.runner.notes import note_sink
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
-from evaljournal.runner.tasks import OnLateResult, Task
-from evaljournal.runner.tasks.gateway_env import gateway_env
 from evaljournal.runner.workers.driver import Job, RemoteCall, Workers
 
 

@@ -10,9 +10,7 @@ from evaljournal.runner.workers.frames import MAX_FRAME, InvalidFrame
 
 EXIT_TIMEOUT: Final = 1.0
 """Seconds that a worker gets to exit after its standard input or output was closed."""
-START_CODE: Final = (
-    "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from evaljournal.runner.worker.__main__ import main; main()"
-)
+START_CODE: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from evaljournal.worker import main; main()"
 """Python code of a worker's process; its last argument is `sys.path`, one entry per line."""
 _MAX_LINE: Final = 4_000
 """Maximum bytes of a line on standard error; longer lines are split."""

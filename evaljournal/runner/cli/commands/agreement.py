@@ -13,8 +13,7 @@ from evaljournal.replay.text import quote
 from evaljournal.runner.cli.arguments import RunReference, reference_argument
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run, print_json
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 _MAX_LISTED: Final = 10
 """Maximum disagreements that are listed without --all."""

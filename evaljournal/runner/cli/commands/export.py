@@ -14,12 +14,11 @@ import click
 from evaljournal.journal import verify as verify_journal
 from evaljournal.journal.disk import segments
 from evaljournal.replay.export import FORMATS, Directory, File, Format, Rows, Source, TableFile
-from evaljournal.runner.atomic_write import write_atomically, write_directory
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, output_option, reference_argument
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, warn_unconfirmed
 from evaljournal.runner.cli.terminal.output import echo, write_data
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.runs.atomic_write import write_atomically, write_directory
 
 _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])

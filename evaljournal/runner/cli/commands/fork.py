@@ -10,7 +10,7 @@ from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import RunType, output_option
 from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.fork import fork as fork_run
+from evaljournal.runner.runs.fork import fork as fork_run
 
 
 @click.command()

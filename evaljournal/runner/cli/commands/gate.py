@@ -44,10 +44,9 @@ from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damag
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.gates import Gate, GateResult, check_gates
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import RUNS, run_finish, run_start, runs_newest_first
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.suites.suite_file import earlier_suites, find_suite, read_suite
+from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.runs.paths import RUNS, run_finish, run_start, runs_newest_first
+from evaljournal.runner.sessions.suite_file import earlier_suites, find_suite, read_suite
 
 _LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""

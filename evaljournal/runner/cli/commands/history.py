@@ -19,9 +19,8 @@ from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.terminal.display import corrected_json, corrected_lines, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import RUNS, run_start, runs_under
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.runs.paths import RUNS, run_start, runs_under
 
 _DEFAULT_LAST: Final = 20
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from evaljournal.integrations.promptfoo.importing import Imported, import_config
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.promptfoo.importing import Imported, import_config
 
 
 @click.command("import")

@@ -17,9 +17,8 @@ from evaljournal.replay.text import printable
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import warn_unconfirmed
 from evaljournal.runner.cli.terminal.output import echo, write_data
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.signals import until_signal
-from evaljournal.runner.suggest import suggest
 
 
 @click.command()

@@ -15,7 +15,7 @@ from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import RUNS, runs_under
+from evaljournal.runner.runs.paths import RUNS, runs_under
 
 
 @click.command("ls")

@@ -12,7 +12,7 @@ from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.definition.gates import gate_problems
-from evaljournal.runner.merge import merge as merge_shards
+from evaljournal.runner.runs.merge import merge as merge_shards
 
 
 @click.command()

@@ -6,10 +6,10 @@ import attrs
 import click
 
 from evaljournal.replay.text import or_dash
+from evaljournal.runner.calls.dialects import split_model
+from evaljournal.runner.calls.prices import DEFAULT_PRICES, Price, date_of_prices, price_of, read_prices
 from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.tasks.dialects import split_model
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, date_of_prices, price_of, read_prices
 
 
 @click.command()

@@ -28,7 +28,7 @@ from evaljournal.runner.cli.terminal.display import (
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import run_start
+from evaljournal.runner.runs.paths import run_start
 from evaljournal.runner.signals import until_signal
 
 

@@ -18,16 +18,16 @@ from evaljournal.replay.page.page_content import FULL_SIZE
 from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.text import escape_controls, plural
-from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.commands.history import entries_since, read_entries
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.page import read_page_run
-from evaljournal.runner.run_paths import RUNS
-from evaljournal.runner.suites.suite_file import find_suite, read_suite
+from evaljournal.runner.runs.atomic_write import write_atomically
+from evaljournal.runner.runs.page import read_page_run
+from evaljournal.runner.runs.paths import RUNS
+from evaljournal.runner.sessions.suite_file import find_suite, read_suite
 
 _TARGET: Final = "report.html"
 _INDEX: Final = "index.html"

@@ -7,7 +7,6 @@ import click
 
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.text import plural
-from evaljournal.runner.api import run_in_trio
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, run_argument
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
@@ -28,6 +27,7 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.sessions.api import run_in_trio
 from evaljournal.runner.sessions.rescore import Rescoring, pairwise_evaluation
 from evaljournal.runner.sessions.session import render_report
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals

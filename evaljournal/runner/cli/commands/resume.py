@@ -27,11 +27,10 @@ from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.gates import check_gates, gate_problems
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import run_finish
+from evaljournal.runner.errors import UsageError, command
+from evaljournal.runner.runs.paths import run_finish
 from evaljournal.runner.sessions.session import seal
-from evaljournal.runner.suggest import command
-from evaljournal.runner.suites.suite_file import is_suite
+from evaljournal.runner.sessions.suite_file import is_suite
 
 
 @click.command(cls=GroupedCommand)

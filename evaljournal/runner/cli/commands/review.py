@@ -24,9 +24,8 @@ from evaljournal.runner.cli.commands.annotate import open_intact_run, reviewer_n
 from evaljournal.runner.cli.commands.view import serve_page
 from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import take_sample
-from evaljournal.runner.suggest import command
 
 _DEFAULT_SIZE: Final = 50
 _DEFAULT_SEED: Final = 1

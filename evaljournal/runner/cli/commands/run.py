@@ -19,12 +19,11 @@ from evaljournal.runner.cli.suites.discovery import check_options, discover, is_
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import RUNS, next_path, run_finish, runs_under
-from evaljournal.runner.sessions.changes import effective_settings
+from evaljournal.runner.errors import UsageError, command
+from evaljournal.runner.runs.changes import effective_settings
+from evaljournal.runner.runs.paths import RUNS, next_path, run_finish, runs_under
 from evaljournal.runner.sessions.plan import select_trials
 from evaljournal.runner.sessions.workers import new_workers
-from evaljournal.runner.suggest import command
 
 
 def _parse_shard(text: str) -> Shard:

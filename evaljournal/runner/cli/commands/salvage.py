@@ -17,7 +17,7 @@ from evaljournal.runner.cli import DAMAGED, CommandError
 from evaljournal.runner.cli.arguments import RunType, find_run, output_option
 from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.suggest import command
+from evaljournal.runner.errors import command
 
 _MAX_PROBLEM: Final = 1_000
 """Maximum characters of the source's problem that are printed."""

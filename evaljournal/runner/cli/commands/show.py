@@ -43,8 +43,7 @@ from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, line_width
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 _MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""

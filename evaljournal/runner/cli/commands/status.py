@@ -28,7 +28,7 @@ from evaljournal.runner.cli.terminal.display import (
 )
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suites.suite_file import is_suite, read_suite
+from evaljournal.runner.sessions.suite_file import is_suite, read_suite
 
 _MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""

@@ -19,11 +19,10 @@ from evaljournal.runner.cli.arguments import suite_argument
 from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import command
-from evaljournal.runner.suites.suite_file import is_suite, read_suite
-from evaljournal.runner.verification import ReviewVerification, RunVerification
-from evaljournal.runner.verification import verify as verify_run
+from evaljournal.runner.errors import UsageError, command
+from evaljournal.runner.runs.verification import ReviewVerification, RunVerification
+from evaljournal.runner.runs.verification import verify as verify_run
+from evaljournal.runner.sessions.suite_file import is_suite, read_suite
 
 _MAX_FINDING: Final = 400
 """Maximum characters of a finding that are printed."""

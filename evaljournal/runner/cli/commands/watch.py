@@ -26,10 +26,10 @@ from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.engine.recorder import Clock
-from evaljournal.runner.run_paths import last_record
+from evaljournal.runner.errors import command
+from evaljournal.runner.runs.paths import last_record
+from evaljournal.runner.sessions.suite_file import is_suite, read_suite
 from evaljournal.runner.signals import until_signal
-from evaljournal.runner.suggest import command
-from evaljournal.runner.suites.suite_file import is_suite, read_suite
 
 LOCK_CHECK_AFTER: Final = 1.0
 """Seconds without a record after which the lock of the run is checked."""

@@ -12,8 +12,7 @@ from evaljournal.runner.cli.options.table import OPTIONS, Option, is_setting, is
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.variants import check_variant_name
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 VARIANTS: Final = "evaljournal.variants"
 """Key in the context's `meta` of the tables `[[variant]]`: name → values."""

@@ -13,10 +13,9 @@ from evaljournal.replay import RunState
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference, is_option_reference
 from evaljournal.runner.definition.loading import LoadedEvaluation, load_evaluation
-from evaljournal.runner.errors import MissingVariable, UsageError
-from evaljournal.runner.run_paths import run_start
-from evaljournal.runner.sessions.changes import recorded_overrides
-from evaljournal.runner.suggest import command
+from evaljournal.runner.errors import MissingVariable, UsageError, command
+from evaljournal.runner.runs.changes import recorded_overrides
+from evaljournal.runner.runs.paths import run_start
 
 _MAX_SHOWN: Final = 20_000
 """Maximum characters of a reference that are shown, one option per line."""

@@ -8,12 +8,12 @@ import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from evaljournal.runner.calls.arguments import TARGETS
+from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
+from evaljournal.runner.calls.dialects.dialect import Dialect
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secret_shapes import MASK
-from evaljournal.runner.secrets import add_environment, mask_literal
-from evaljournal.runner.tasks.arguments import TARGETS
-from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
-from evaljournal.runner.tasks.dialects.dialect import Dialect
+from evaljournal.runner.secrets.masking import add_environment, mask_literal
+from evaljournal.runner.secrets.shapes import MASK
 
 _NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.*)")
 _FIX: Final = "use a [[variant]] table with base-url and key-env for each model"

@@ -16,6 +16,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from evaljournal.runner.calls.arguments import TARGETS, new_task
 from evaljournal.runner.cli.options.config_file import VARIANTS, config_option, setting_values
 from evaljournal.runner.cli.options.decorators import run_options
 from evaljournal.runner.cli.options.model_urls import (
@@ -34,9 +35,8 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function, load_functions
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant, product, variants_by_name
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secret_shapes import MASK
-from evaljournal.runner.secrets import (
+from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.secrets.masking import (
     add_environment,
     mask_keys,
     mask_literal,
@@ -44,8 +44,7 @@ from evaljournal.runner.secrets import (
     mask_values,
     secret_variables,
 )
-from evaljournal.runner.suggest import suggest
-from evaljournal.runner.tasks.arguments import TARGETS, new_task
+from evaljournal.runner.secrets.shapes import MASK
 
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")

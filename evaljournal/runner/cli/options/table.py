@@ -12,13 +12,13 @@ import attrs
 import click
 
 from evaljournal.runner import scorers
+from evaljournal.runner.calls.arguments import TARGETS
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.limits import HEADER_MODES
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
-from evaljournal.runner.tasks.arguments import TARGETS
 
 FILE: Final = click.Path(path_type=Path)
 _CHOICES: Final = {

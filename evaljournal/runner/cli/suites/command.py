@@ -20,13 +20,13 @@ from evaljournal.replay import RunState
 from evaljournal.replay.render.suite import SuiteRow, suite_panel
 from evaljournal.replay.state.budget import UNITS
 from evaljournal.replay.text import one_line, printable
-from evaljournal.runner.api import run_in_trio
 from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation, settings_text
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover
 from evaljournal.runner.cli.suites.ending import finish_suite, run_details
+from evaljournal.runner.cli.suites.session import SuiteSession
 from evaljournal.runner.cli.terminal.display import open_run, terminal
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
@@ -35,15 +35,14 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.definition.loading import LoadedEvaluation
-from evaljournal.runner.definition.shared_budget import BudgetShare, shared_budget
-from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.errors import UsageError, command, unwrap_exception_groups
+from evaljournal.runner.gates.shared_budget import BudgetShare, shared_budget
 from evaljournal.runner.retries.classify import describe
-from evaljournal.runner.run_paths import next_paths, run_finish
+from evaljournal.runner.runs.paths import next_paths, run_finish
+from evaljournal.runner.sessions.api import run_in_trio
 from evaljournal.runner.sessions.session import Session
+from evaljournal.runner.sessions.suite_file import Suite, SuiteEntry, read_suite
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
-from evaljournal.runner.suggest import command
-from evaljournal.runner.suites.session import SuiteSession
-from evaljournal.runner.suites.suite_file import Suite, SuiteEntry, read_suite
 
 _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
 

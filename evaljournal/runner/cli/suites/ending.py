@@ -17,8 +17,8 @@ from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.definition.gates import problems
-from evaljournal.runner.suggest import command
-from evaljournal.runner.suites.suite_file import Suite
+from evaljournal.runner.errors import command
+from evaljournal.runner.sessions.suite_file import Suite
 
 EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, 1, 5, 0)
 """The exit code of a suite is the first of these that one of its evaluations has."""

@@ -16,9 +16,9 @@ from evaljournal.runner.cli.suites.ending import Details, finish_suite, report_l
 from evaljournal.runner.cli.terminal.display import current_time, open_run, print_json, terminal
 from evaljournal.runner.cli.terminal.live import redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import command
+from evaljournal.runner.sessions.suite_file import Suite
 from evaljournal.runner.signals import until_signal
-from evaljournal.runner.suggest import command
-from evaljournal.runner.suites.suite_file import Suite
 
 _MIN_INTERVAL: Final = 1.0
 _PAUSE: Final = 9

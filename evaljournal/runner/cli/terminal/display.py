@@ -31,8 +31,7 @@ from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, write_data, writing_output
 from evaljournal.runner.cli.terminal.stdio import command_stream
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

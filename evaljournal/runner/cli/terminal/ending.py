@@ -12,7 +12,7 @@ from evaljournal.runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
 from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.definition.gates import is_undecided, problems
-from evaljournal.runner.suggest import command
+from evaljournal.runner.errors import command
 
 FAILED: Final = 1
 UNDECIDED: Final = 5

@@ -7,7 +7,7 @@ from typing import Final
 from evaljournal.journal import JournalError, errors
 from evaljournal.journal.errors import Hint
 from evaljournal.runner.cli import DAMAGED, UNFINISHED, USAGE
-from evaljournal.runner.suggest import command
+from evaljournal.runner.errors import command
 
 _HINTS: Final[dict[Hint, Callable[[Path], str]]] = {
     "check_disk": lambda path: f"check the disk, then continue with {command('resume', path)}",

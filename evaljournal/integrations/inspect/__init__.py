@@ -1,0 +1,1 @@
+"""Inspect: a run as an `.eval` log."""

@@ -1,0 +1,1 @@
+"""Notebooks: live progress of a run in the cell."""

@@ -1,0 +1,1 @@
+"""OpenTelemetry: a run as spans in OTLP, protobuf or JSON."""

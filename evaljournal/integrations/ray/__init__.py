@@ -1,0 +1,1 @@
+"""Ray: workers on a cluster."""

@@ -1,0 +1,120 @@
+"""Tasks: a function, an endpoint, a chat model, a command, or recorded outputs.
+
+All have one interface: called with an input, a task returns an output or raises. The engine handles timing, retries and
+records, and assumes nothing else about where a task runs.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import attrs
+
+from evaljournal.journal.events import StepKind
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.data.case import Case
+
+LateOutcome = Literal["succeeded", "failed"]
+"""How an abandoned call ended."""
+
+OnLateResult = Callable[[LateOutcome], None]
+"""Called when an abandoned call ends."""
+
+
+@attrs.frozen
+class ReportedStep:
+    """A step that the reply of an endpoint describes; it is never reused."""
+
+    id: str
+    parent: str
+    """Id of the step that called it; empty or unknown: the task itself."""
+    name: str
+    kind: StepKind
+    start: float
+    """In seconds; only the order of the starts is used."""
+    elapsed: float
+    """In seconds."""
+    input: Any
+    output: Any
+    usage: Mapping[str, int] | None
+
+
+class TrialInput(Protocol):
+    """The trial that a task is called for."""
+
+    @property
+    def trial(self) -> str:
+        """Its id: the same for all attempts, in all sessions."""
+        ...
+
+    @property
+    def case(self) -> Case:
+        """Its case."""
+        ...
+
+    async def model_step(
+        self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
+    ) -> Any:
+        """Make a model call as a step of the attempt; an earlier result for the same request may be returned instead.
+
+        It waits for the known rate limits. `usage` returns the usage of the call after it.
+        """
+        ...
+
+    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
+        """Record steps that were executed elsewhere, in the order of their ends, during a call that took `duration` seconds."""
+        ...
+
+
+class Task(Protocol):
+    """Something that returns an output for an input."""
+
+    @property
+    def takes_trial(self) -> bool:
+        """Whether it is called with a `TrialInput` instead of the case's input."""
+        ...
+
+    def call(self, value: Any, on_late: OnLateResult, /) -> Awaitable[Any]:
+        """Return an output, or raise; `on_late` is called if the call is abandoned and ends later."""
+        ...
+
+
+@runtime_checkable
+class OpenableTask(Protocol):
+    """A task or a scorer that keeps resources, such as connections, open for a session."""
+
+    def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
+        """Open the task for a session of the run with this id; a scorer is called with a `ScorerInput`."""
+        ...
+
+
+@runtime_checkable
+class Billed(Protocol):
+    """A task or a scorer whose cost can be estimated before a call."""
+
+    def check_price(self, case: Case, /) -> None:
+        """Raise a `UsageError` if the model for a case has no price."""
+        ...
+
+    def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> Mapping[str, float]:
+        """Return an upper estimate of the usage of one call: unit → amount, without the units that are unknown.
+
+        `output_tokens` is the estimated length of the output that a scorer is called with; None if that is unknown. `tier` is
+        the service tier, such as `batch`.
+        """
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A task or a scorer whose attempts begin with a model call of a known size."""
+
+    def call_size(self, value: Any, /) -> CallSize:
+        """Return the size of the first call for a case, or for the input of a scorer."""
+        ...
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a function, or an object with `__call__`, is a coroutine function."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,0 +1,318 @@
+"""A command as a task: one process per attempt, with the input on stdin or in its arguments and the output on stdout.
+
+Each process leads its own process group. At its end, at its timeout and when the run stops, the whole group is killed; child
+processes that have left it keep running.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import attrs
+import orjson
+import trio
+
+from evaljournal.runner.calls import TrialInput
+from evaljournal.runner.calls.endpoint import BuiltinTask, idempotency_key
+from evaljournal.runner.calls.gateway_env import gateway_env
+from evaljournal.runner.calls.http.reply import InvalidReply, OutputMissing
+from evaljournal.runner.calls.http.reply_memory import ReplyMemory
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.fingerprint import digest
+from evaljournal.runner.data.templates import Fields, MissingField, Template, value_at
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.secrets.masking import add_secret, excerpt, is_secret_variable, mask, mask_definition
+from evaljournal.runner.secrets.shapes import mask_shapes
+
+GRACE: Final = 0.4
+"""Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""
+
+_MAX_STDERR: Final = 16 * 1024
+"""Maximum bytes kept from the end of stderr, which usually states the reason."""
+
+_MAX_SCRIPT: Final = 1024 * 1024
+"""Maximum bytes of a file that is considered a script."""
+
+_CANNOT_RUN: Final = (126, 127)
+"""Exit codes of a shell for a command that is not executable or does not exist."""
+_SHELL_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_SPLIT_FIELD: Final = re.compile(r"\{[^{}\s][^{}]*\s[^{}]*\}")
+"""A field with a space in its name, at which a command is split unless it is quoted."""
+
+
+class CommandFailed(Exception):
+    """The command exited with a code other than 0."""
+
+
+class CommandMissing(Fatal):
+    """The command does not exist or is not executable."""
+
+
+def _arguments(command: "Command") -> tuple[Template, ...]:
+    line = command.command
+    if command.shell:
+        if not isinstance(line, str):
+            raise UsageError("with shell=True, the command must be a string")
+        _add_secrets(line)
+        return ()
+    try:
+        words = shlex.split(line) if isinstance(line, str) else list(line)
+    except ValueError as exc:
+        raise UsageError(f"cannot parse the command {mask(str(line))!r}: {exc}; check its quotes") from exc
+    if not words:
+        raise UsageError("the command is empty")
+    try:
+        arguments = tuple(Template.parse(word, f"the argument {word!r}") for word in words)
+    except UsageError as exc:
+        field = _SPLIT_FIELD.search(line) if isinstance(line, str) else None
+        raise UsageError(exc.message, hint="" if field is None else f"put quotes around the argument: '{field[0]}'") from exc
+    if arguments[0].fields:
+        raise UsageError(f"the program {words[0]!r} must not contain fields; its arguments may")
+    if shutil.which(words[0]) is None:
+        if Path(words[0]).is_file():
+            raise UsageError(f"{words[0]!r} is not executable; run chmod +x {words[0]}")
+        hint = "pipes and redirections need a shell: shell=True or --shell" if set(str(line)) & set("|<>;&") else ""
+        raise UsageError(f"command {words[0]!r} not found", hint=hint)
+    return arguments
+
+
+def _add_secrets(line: str) -> None:
+    """Mask the values of the secret variables that a shell expands in a command."""
+    for name in _SHELL_VARIABLE.findall(line):
+        if is_secret_variable(name, os.environ.get(name, "")):
+            add_secret(os.environ.get(name, ""))
+
+
+def _is_script(word: str) -> bool:
+    try:
+        return Path(word).is_file() and Path(word).stat().st_size <= _MAX_SCRIPT
+    except (OSError, ValueError):
+        return False
+
+
+def _file_content(file: bytes) -> str:
+    """Return the text of a script, or the digest of a binary."""
+    try:
+        return file.decode()
+    except ValueError:
+        return f"sha256 {digest(file)}"
+
+
+@attrs.frozen(kw_only=True)
+class Command(BuiltinTask):
+    """A command and how its output is read.
+
+    `evaluation(cases="qa.jsonl")(Command("./answer.sh"))` is an evaluation. `Command("answer -q {question}")` passes a field.
+    """
+
+    __name__ = "command"
+    starts_processes = True
+
+    command: str | Sequence[str] = attrs.field(kw_only=False, repr=lambda command: repr(mask(str(command))))
+    """A string is split like a shell command, but no shell is used. Arguments may contain `{fields}` of the case, and stdin
+    is then empty; without fields, the input is written to stdin as JSON."""
+    shell: bool = False
+    """Whether to run it in a shell. It must then contain no fields, because a case could inject commands."""
+    output: Literal["text", "json"] = attrs.field(default="text", validator=attrs.validators.in_(("text", "json")))
+    """How stdout is read; text without the final line break."""
+    output_path: str | None = None
+    """Path of the output in the printed JSON, such as `answer.text`."""
+    _arguments: tuple[Template, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
+
+    @property
+    def default_slots(self) -> int:
+        """The number of CPUs, at least 4."""
+        return max(4, os.cpu_count() or 1)
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The command line, the files it names (such as a script), and how its output is read."""
+        line = self.command if isinstance(self.command, str) else list(self.command)
+        words = line if isinstance(line, list) else line.split()
+        return {
+            "command": mask_shapes(line) if isinstance(line, str) else mask_definition(line),
+            "files": {word: mask_definition(_file_content(Path(word).read_bytes())) for word in words if _is_script(word)},
+            "shell": self.shell,
+            "output": self.output,
+            "output_path": self.output_path,
+        }
+
+    def check(self, case: Case) -> None:
+        """Raise a UsageError if the case lacks a field, contains a NUL byte, or would be read as an option."""
+        may_be_option = True
+        for template, argument in zip(self._arguments, self.arguments(case), strict=False):  # A shell has no templates.
+            if "\0" in argument:
+                raise UsageError("an argument cannot contain a NUL byte; pass the input on stdin")
+            if argument == "--" and not template.fields:
+                may_be_option = False
+            if may_be_option and argument.startswith("-") and isinstance(template.pieces[0], tuple):
+                raise UsageError(
+                    f"the program could read {argument[:60]!r}, of the case {case.name!r}, as an option",
+                    hint=f"put -- before {{{template.pieces[0][0]}}} if the program supports it, write --option={{…}}, "
+                    "or pass the input on stdin",
+                )
+
+    def arguments(self, case: Case) -> list[str]:
+        """Return the command line for a case."""
+        if self.shell:
+            assert isinstance(self.command, str)
+            return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
+        fields = Fields(case)
+        return [argument.fill(fields) for argument in self._arguments]
+
+    def stdin(self, case: Case) -> bytes:
+        """Return the bytes that are written to stdin for a case."""
+        if any(argument.fields for argument in self._arguments):
+            return b""
+        return orjson.dumps(case.input) + b"\n"
+
+    def request(self, case: Case) -> dict[str, Any]:
+        """Return the command line and the input for a case, as they are recorded."""
+        stdin = {} if self.stdin(case) == b"" else {"stdin": case.input}
+        return {"command": self.arguments(case), **stdin}
+
+    @asynccontextmanager
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenCommand]":
+        """Open the command for a session; nothing is kept open between attempts."""
+        await trio.lowlevel.checkpoint()
+        yield _OpenCommand(self, run)
+
+
+@attrs.frozen
+class _OpenCommand:
+    takes_trial = True
+
+    _command: Command
+    _run: str
+
+    def request(self, case: Case) -> dict[str, Any]:
+        return self._command.request(case)
+
+    async def call(self, trial: TrialInput, _: object, /) -> Any:
+        arguments = self._command.arguments(trial.case)
+        key = idempotency_key(self._run, trial.trial)
+        try:
+            process = await trio.lowlevel.open_process(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **gateway_env(), "EVALJOURNAL_TRIAL": trial.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
+                start_new_session=True,
+            )
+        except (FileNotFoundError, PermissionError) as exc:
+            raise CommandMissing(f"cannot run {arguments[0]!r}: {exc.strerror}") from exc
+        with ReplyMemory("the command's output") as memory:
+            code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case), memory)
+            if code != 0:
+                reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
+                error = CommandMissing if code in _CANNOT_RUN else CommandFailed
+                raise error(f"{Path(arguments[0]).name!r} {_exit_text(code)}: {reason}")
+            return await memory.parse(lambda: self._read(stdout))
+
+    def _read(self, stdout: bytes) -> Any:
+        command = self._command
+        try:
+            text = stdout.decode()
+        except ValueError as exc:
+            raise InvalidReply(f"stdout is not UTF-8: {exc}") from exc
+        if command.output == "text" and command.output_path is None:
+            return text.removesuffix("\n").removesuffix("\r")
+        if not text.strip():
+            return ""
+        try:
+            value = read_json(stdout)
+            return value if command.output_path is None else value_at(value, command.output_path)
+        except ValueError as exc:
+            option = "--output-format json" if command.output_path is None else "--output-path"
+            fix = f"print one JSON value, and logs to stderr, or omit {option} to use the text"
+            raise InvalidReply(f"stdout is not JSON ({exc}): {excerpt(text, 300)!r}; {fix}") from exc
+        except MissingField as exc:
+            raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
+
+
+def _exit_text(code: int) -> str:
+    if code > 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:
+    """Return the exit code of a process, its stdout, and the end of its stderr.
+
+    Its process group is killed when it exits, when it prints too much, and on cancellation.
+    """
+    stdout: list[bytes | bytearray] = []
+    stderr = bytearray()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_write, process.stdin, stdin)
+            nursery.start_soon(_read_all, process.stdout, stdout, memory)
+            nursery.start_soon(_read_tail, process.stderr, stderr)
+            code = await process.wait()
+            _signal(process, _KILL)  # Its children would keep the pipes open.
+            nursery.cancel_scope.deadline = trio.current_time() + GRACE  # Children that left the group keep them open.
+    except BaseExceptionGroup as group:
+        raise next((exc for exc in group.exceptions if not isinstance(exc, trio.Cancelled)), group) from None
+    finally:
+        await _end_process(process)
+    return code, b"".join(stdout), bytes(stderr)
+
+
+async def _write(stdin: trio.abc.SendStream, content: bytes) -> None:
+    with suppress(trio.BrokenResourceError):  # The command need not read its input.
+        async with stdin:
+            await stdin.send_all(content)
+
+
+async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearray], memory: ReplyMemory) -> None:
+    async for chunk in stream:
+        await memory.add(len(chunk))
+        chunks.append(chunk)
+
+
+async def _read_tail(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
+    async for chunk in stream:
+        content += chunk
+        del content[:-_MAX_STDERR]
+
+
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+
+def _signal(process: trio.Process, number: int) -> None:
+    if sys.platform == "win32":
+        process.kill()  # There are no process groups.
+        return
+    with suppress(ProcessLookupError, PermissionError):  # The group is gone, or (on macOS) a zombie.
+        os.killpg(process.pid, number)
+
+
+async def _end_process(process: trio.Process) -> None:
+    """End a process group: SIGTERM, then SIGKILL after `GRACE` seconds."""
+    with trio.CancelScope(shield=True):
+        if process.returncode is None:
+            _signal(process, signal.SIGTERM)
+            with trio.move_on_after(GRACE):
+                await process.wait()
+        _signal(process, _KILL)
+        await process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                await pipe.aclose()

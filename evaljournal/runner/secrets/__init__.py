@@ -1,0 +1,1 @@
+"""Secrets: what is recognized as one (`shapes`), and how it is replaced (`masking`)."""

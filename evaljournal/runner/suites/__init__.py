@@ -1,1 +1,0 @@
-"""Suites: several evaluations that run in one process, share their limits and budget, and are resumed together."""
