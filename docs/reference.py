@@ -1,7 +1,8 @@
-"""Generate docs/api.md and docs/cli.md from docstrings, signatures and help texts: `python docs/reference.py`."""  # noqa: INP001 - a script, not a package
+"""Generate docs/api.md, docs/cli.md and the lists in docs/export.md from the code: `python docs/reference.py`."""  # noqa: INP001 - a script, not a package
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import attrs
 import click
 
 import evaljournal
+from evaljournal.replay.export import FORMATS, Directory
+from evaljournal.replay.export.formats import Format
+from evaljournal.replay.export.tables import ATTEMPT_COLUMNS, LABEL_COLUMNS, SCORE_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
 from evaljournal.runner.cli import ALIASES, COMMANDS, cli
 from evaljournal.runner.cli.options.decorators import ALL_OPTIONS
 from evaljournal.runner.sessions.options import Options
@@ -167,7 +171,34 @@ def command_line() -> str:
     return "\n".join(parts) + "\n"
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"api.md": api, "cli.md": command_line}
+def export() -> str:
+    """Return the page about exports, with the formats and columns that exist."""
+    formats = [f"| `{name}` | {format_.description} | {_destination(format_)} |" for name, format_ in FORMATS.items()]
+    columns = {
+        "trials": TRIAL_COLUMNS,
+        "attempts": ATTEMPT_COLUMNS,
+        "steps": STEP_COLUMNS,
+        "scores": SCORE_COLUMNS,
+        "labels": LABEL_COLUMNS,
+    }
+    lists = {name: ", ".join(f"`{column}`" for column in names) for name, names in columns.items()}
+    lists["formats"] = "\n".join(["| format | what it is | destination |", "|---|---|---|", *formats])
+    text = (HERE / "export.md").read_text()
+    return re.sub(
+        r"(<!-- (\w+): generated -->\n).*?(\n<!-- /\2 -->)",
+        lambda part: part[1] + lists[part[2]] + part[3],
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def _destination(format_: Format) -> str:
+    if isinstance(format_, Directory):
+        return "a directory"
+    return "a file, or standard output" if format_.is_text else "a file, or a pipe"
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {"api.md": api, "cli.md": command_line, "export.md": export}
 """Name of a generated page → function that returns its text."""
 
 

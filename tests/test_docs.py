@@ -143,8 +143,8 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """The README has at most 200 lines."""
-    assert len(README.read_text().splitlines()) <= 200
+    """The README has at most 150 lines."""
+    assert len(README.read_text().splitlines()) <= 150
 
 
 def test_few_blocks_are_not_run() -> None:

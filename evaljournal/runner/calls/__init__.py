@@ -1,7 +1,14 @@
-"""Tasks: a function, an endpoint, a chat model, a command, or recorded outputs.
+"""Calls: how one output is obtained from a function, an endpoint, a chat model, a command, or a record.
 
-All have one interface: called with an input, a task returns an output or raises. The engine handles timing, retries and
-records, and assumes nothing else about where a task runs.
+All have one interface, `Task`: called with an input, a task returns an output or raises. The engine measures, retries and
+records, and assumes nothing else about where a task runs. Start with `function`, the simplest task, then `chat`.
+
+    dialects   how requests and replies of an API are written and read; pure
+    http       the HTTP client and server, with bounds for whatever a reply may contain
+    batches    the batch APIs of providers: another transport for the requests of a chat model
+    usage, prices, notes   what a call has used, what it cost, and what a task reports about itself
+
+It may import data, retries and secrets.
 """
 
 import inspect

@@ -1,4 +1,8 @@
-"""Built-in scorers, and the interface of a scorer."""
+"""Scorers: the interface of a scorer, the built-in ones, judges, and scorers of an agent's trajectory.
+
+Whatever an output contains, scoring it ends: patterns are searched in a process that can be killed, and numbers, depth and
+length are bounded. Start with `scorer`, then `local`. It may import calls, because a judge is a chat model.
+"""
 
 from typing import Final
 
