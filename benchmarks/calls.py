@@ -3,6 +3,7 @@
 The calls are those of a run of 900 trials minus those of one of 300, per trial, for each kind of task and with one feature
 switched on at a time. `--against` compares the CPU time with another checkout, such as version 1: both are measured in turn, in
 processes of their own, and the ratio is that of the medians. So is the CPU time of whole processes: `run` with one case.
+Chat trials are compared with a later checkout, whose chat has the same interface: `--chat-against`.
 """
 
 import argparse
@@ -38,6 +39,8 @@ COMPARED: Final = {"trio": 0.8, "asyncio": 0.8, "plain function": 0.9}
 """Kind of a trial → its maximum CPU time in ratio to version 1."""
 COMPARED_SCORERS: Final = {"plain scorer": 0.6, "async scorer": 1.2}
 """The same for what a scorer adds to the trial of a task on trio."""
+MAX_CHAT: Final = 0.8
+"""Maximum CPU time of a chat trial in ratio to cf6867d8."""
 MAX_START_UP: Final = 1.0
 """Maximum CPU time of `run` with one case, and of `resume` of that run, in ratio to version 1."""
 _ONE_CASE: Final = """
@@ -52,6 +55,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks calls", description=__doc__)
     parser.add_argument("--kind", action="append", choices=KINDS, help="one kind of trial (repeatable; default: all)")
     parser.add_argument("--against", type=Path, metavar="DIRECTORY", help="also compare the CPU time with this checkout")
+    parser.add_argument(
+        "--chat-against", type=Path, metavar="DIRECTORY", help="compare that of a chat trial with this checkout"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="measurements of the CPU time of each (default: 5)")
     options = parser.parse_args(argv)
     print(machine())
@@ -65,7 +71,18 @@ def main(argv: list[str]) -> int:
         _compare(figures, options.against.resolve(), options.rounds)
         print(f"\nCPU of a process, ratio to {options.against}")
         _compare_start_up(figures, options.against.resolve(), max(options.rounds, 7))
+    if options.chat_against is not None:
+        print(f"\nCPU per chat trial, ratio to {options.chat_against}")
+        _compare_chat(figures, options.chat_against.resolve(), options.rounds)
     return 1 if figures.missed else 0
+
+
+def _compare_chat(figures: Figures, other: Path, rounds: int) -> None:
+    """Compare chat calls to a server in another process, whose CPU time does not count."""
+    with serving() as server:
+        pairs = [[measure("chat", "cpu", tree, server.root) for tree in (ROOT, other)] for _ in range(rounds)]
+    ours, theirs = map(statistics.median, zip(*pairs, strict=True))
+    figures.show(f"chat, {ours * 1e6:.0f} µs", ours / theirs, maximum=MAX_CHAT)
 
 
 def _compare(figures: Figures, other: Path, rounds: int) -> None:

@@ -39,7 +39,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from subprocess import PIPE
 from sys import executable
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, unquote
 from urllib.request import Request, urlopen
@@ -50,6 +49,7 @@ import pytest
 import trio
 import trio.testing
 
+from evaljournal.runner.calls.http import client
 from evaljournal.runner.calls.http.heads import RequestHead
 from evaljournal.runner.calls.http.server import ClientConnection, ReplyAborted
 from tests.processes import ROOT, Process
@@ -571,13 +571,13 @@ def connect_in_memory(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float] 
     server = BatchServer(now)
     monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
 
-    async def open_tcp_stream(*_: object, **__: object) -> trio.abc.Stream:
+    async def open_socket(*_: object) -> trio.abc.Stream:
         client_end, server_end = trio.testing.memory_stream_pair()
         trio.lowlevel.spawn_system_task(server.serve, server_end)
-        client_end.socket = SimpleNamespace(is_readable=lambda: False)  # type: ignore[attr-defined]  # of a `SocketStream`
+        client_end.is_readable = False  # type: ignore[attr-defined]  # of a `SocketStream`
         return client_end
 
-    monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
+    monkeypatch.setattr(client, "open_socket", open_socket)
     return server
 
 

@@ -306,7 +306,7 @@ class RetryScheduled:
 
 @fact
 class ScorerCallStarted:
-    """A scorer was called with the trial's output. Built-in scorers that compute their score locally record no calls."""
+    """A scorer was called with the trial's output. Built-in scorers record none, plain functions no start of the first."""
 
     trial: str
     scorer: str

@@ -375,13 +375,10 @@ class Index:
                 case events.Noted():
                     self._note(event, seq)
                 case events.ScorerCallStarted():
-                    trial = self._changed_trial(event.trial, seq)
-                    row = [seq, trial.id, event.scorer, event.call, len(self.sessions), "", None, "", "", None, None]
-                    trial.calls[event.scorer] = row
-                    self._pending["calls"].append(row)
+                    self._add_call(self._changed_trial(event.trial, seq), event, seq)
                     self._add_need(event, t, seq)
                 case events.ScorerCallFailed():
-                    self._end_call(self._changed_trial(event.trial, seq), event)
+                    self._fail_call(self._changed_trial(event.trial, seq), event, seq)
                 case events.RetryScheduled():
                     self._schedule_retry(event, t, seq)
                 case events.AttemptReturnedLate():
@@ -650,9 +647,20 @@ class Index:
         if row[0] <= self._flushed_seq:
             self._pending[table].append(row)
 
+    def _add_call(self, trial: TrialRow, event: events.ScorerCallStarted | events.ScorerCallFailed, seq: int) -> None:
+        row = [seq, trial.id, event.scorer, event.call, len(self.sessions), "", None, "", "", None, None]
+        trial.calls[event.scorer] = row
+        self._pending["calls"].append(row)
+
+    def _fail_call(self, trial: TrialRow, event: events.ScorerCallFailed, seq: int) -> None:
+        row = trial.calls.get(event.scorer)
+        if row is None or row[4] != len(self.sessions):  # The first call of a plain function has no start record.
+            self._add_call(trial, event, seq)
+        self._end_call(trial, event)
+
     def _end_call(self, trial: TrialRow, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         row = trial.calls.pop(event.scorer.partition(".")[0], None)
-        if row is None:
+        if row is None or row[4] != len(self.sessions):  # The call of an earlier session was interrupted.
             return
         row[5:] = "succeeded", event.elapsed, "", "", None, None
         if isinstance(event, events.ScorerCallFailed):

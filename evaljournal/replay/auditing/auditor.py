@@ -207,7 +207,13 @@ class Auditor:
         call_id = event.trial, event.scorer.partition(".")[0]
         if call_id in self._starts:
             self._check_call_end(call_id, event.elapsed, record)
-            return
+        else:
+            self._check_unstarted(event, record)
+
+    def _check_unstarted(
+        self, event: events.TrialScored | events.ScoringFailed | events.ScorerCallFailed, record: Record
+    ) -> None:
+        """Check the end of a call without a start record."""
         output_at = self._output_times.get(event.trial)
         origin = "the session started" if output_at is None else "the output"
         self._check_elapsed(record, event.elapsed, 0.0, record.t - (output_at or 0.0), origin)
@@ -238,6 +244,10 @@ class Auditor:
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         call_id = event.trial, event.scorer
+        if event.call == 1 and call_id not in self._starts and call_id not in self._calls:
+            self._calls[call_id] = 1  # The first call of a plain function has no start record.
+            self._check_unstarted(event, record)
+            return
         if call_id not in self._starts or event.call != self._calls[call_id]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
             self._add(record, "calls", message)

@@ -1,8 +1,8 @@
 """The calls of scorers, and the scores that they give.
 
 A call ends with its scores, with a failure that is repeated after a delay, or with one that is recorded as the failure of the
-scorer. A plain function may be scored without a call. Only calls of the current session are in flight: an interrupted call has
-no end, so a session begins with none.
+scorer. The first call of a plain function has no start record, nor have those of built-in scorers. Only calls of the current
+session are in flight: an interrupted call has no end, so a session begins with none.
 """
 
 from collections import Counter
@@ -33,6 +33,8 @@ class ScorerCalls:
     """By scorer."""
     failed: Counter[str] = attrs.field(factory=Counter[str])
     """By category."""
+    _last_failure: tuple[str, str] | None = None
+    """Trial and scorer of the last call that failed for good; its `scoring_failed` follows, and counts once."""
     pairwise: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
 
@@ -54,7 +56,9 @@ class ScorerCalls:
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         call_id = event.trial, event.scorer
         self.open.pop(call_id, None)
-        if event.delay is not None:
+        if event.delay is None:
+            self._last_failure = call_id
+        else:
             self.delayed[call_id] = record.t + event.delay
         self.failed[event.category] += 1
         self._errors.count_call(event, record.t, self._trials.attempts.outputs)
@@ -62,13 +66,18 @@ class ScorerCalls:
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         if self._errors.scorer_errors:
             self._errors.scorer_errors.pop(event.scorer.partition(".")[0], None)
+        scorer = event.scorer.partition(".")[0]
         if self.open:
-            scorer = event.scorer.partition(".")[0]
-            if self.open.pop((event.trial, scorer), None) is not None:
-                self._errors.repeated_errors[scorer].end()
+            self.open.pop((event.trial, scorer), None)
+        repeated_error = self._errors.repeated_errors[scorer]
+        if not repeated_error.is_over:
+            repeated_error.end()
         self._trials.totals.scores.add(event, self._trials[event.trial])
 
     def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
-        if self.open.pop((event.trial, event.scorer), None) is not None:  # What its call returned is not a score.
+        call_id = event.trial, event.scorer
+        self.open.pop(call_id, None)
+        if self._last_failure != call_id:  # What its call returned is not a score.
             self._errors.repeated_errors[event.scorer].count(event.error, "")
+        self._last_failure = None
         self._trials.totals.scores.add_failure(event, self._trials[event.trial])

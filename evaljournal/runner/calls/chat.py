@@ -526,8 +526,8 @@ class OpenChat:
                     lost_usage.update(priced_usage(reported_usage, served_model, self._prices, tier))
                 raise
             served_model = answer.model or model or self._chat.model_name
-            usage = priced_usage(answer.usage, served_model, self._prices, tier or answer.service_tier)
-            return attrs.evolve(answer, usage=usage)
+            answer.usage = priced_usage(answer.usage, served_model, self._prices, tier or answer.service_tier)
+            return answer
 
         first_token = self._chat.api.first_token if self._chat.stream else None
         try:

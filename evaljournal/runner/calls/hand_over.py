@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import outcome
 import trio
 
+from evaljournal.journal.threads import InThread
 from evaljournal.runner.calls import OnLateResult
 
 MAX_RESULT_DELAY: Final = 0.01
@@ -24,6 +25,18 @@ MAX_RESULT_DELAY: Final = 0.01
 
 class LeakedCancellation(Exception):
     """The function raised a cancellation that was not requested."""
+
+
+class HandedOver(Protocol):
+    """What a thread of a pool executes."""
+
+    def run(self) -> None:
+        """Execute it in the thread; must not raise."""
+        ...
+
+    def deliver(self) -> None:
+        """Process that it has ended; called in the thread of trio."""
+        ...
 
 
 class _Call:
@@ -40,6 +53,10 @@ class _Call:
         """The result, until it is returned: a variable would be part of a reference cycle; see `run_in_thread`."""
         self.is_abandoned = False
         self._waiter: trio.lowlevel.Task | None = None
+
+    def run(self) -> None:
+        """Make the call."""
+        self.results.append(outcome.capture(self.context.run, self.function, self.value))
 
     async def wait(self) -> None:
         """Wait for the result."""
@@ -68,11 +85,11 @@ class ThreadPool:
     """
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._threads = 0
+        self._calls: SimpleQueue[HandedOver | None] = SimpleQueue()
+        self.threads = 0
         self._calls_in_flight = 0
         """Abandoned ones included, which still occupy a thread."""
-        self._ended_calls: deque[_Call] = deque()
+        self._ended_calls: deque[HandedOver] = deque()
         self._is_woken = False
         """Whether trio is going to look at the calls that have ended."""
         self._waking = threading.Lock()
@@ -82,17 +99,30 @@ class ThreadPool:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        for _ in range(self._threads):
-            self._calls.put(None)
+        while self.threads:
+            self.end_thread()
+
+    def add_thread(self) -> None:
+        """Start a thread."""
+        threading.Thread(target=self._work, name="evaljournal-function", daemon=True).start()
+        self.threads += 1
+
+    def end_thread(self) -> None:
+        """Let the next thread that looks for a call end instead."""
+        self._calls.put(None)
+        self.threads -= 1
+
+    def start(self, call: HandedOver) -> None:
+        """Hand over a call to the threads there are."""
+        self._calls.put(call)
+        self._calls_in_flight += 1
 
     async def call(self, function: Callable[[Any], Any], value: Any, on_late: OnLateResult) -> Any:
         """Call a function in a thread."""
-        if self._threads <= self._calls_in_flight:
-            threading.Thread(target=self._work, name="evaljournal-function", daemon=True).start()
-            self._threads += 1
+        if self.threads <= self._calls_in_flight:
+            self.add_thread()
         call = _Call(function, value, on_late)
-        self._calls.put(call)
-        self._calls_in_flight += 1
+        self.start(call)
         try:
             await call.wait()
         except trio.Cancelled:
@@ -102,7 +132,7 @@ class ThreadPool:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            call.results.append(outcome.capture(call.context.run, call.function, call.value))
+            call.run()
             self._ended_calls.append(call)
             del call  # A thread that waits must not keep it in memory.
             with self._waking:
@@ -116,6 +146,39 @@ class ThreadPool:
         for _ in range(len(self._ended_calls)):
             self._calls_in_flight -= 1
             self._ended_calls.popleft().deliver()
+
+
+class SharedThreads(ThreadPool):
+    """Threads for many short calls: one is enough, until a call takes long; see `runner.engine.plain_scorers`."""
+
+    def __init__(self, limit: int, in_thread: InThread | None = None) -> None:
+        """Start up to `limit` threads; with `in_thread`, for tests on a virtual clock, that executes the calls."""
+        super().__init__()
+        self.limit = limit
+        self._in_thread = in_thread
+
+    def start(self, call: HandedOver) -> None:
+        """Hand over a call. If the system allows no thread at all, it is made here, and blocks the loop."""
+        if self._in_thread is not None:
+            trio.lowlevel.spawn_system_task(self._run, call, self._in_thread)
+            return
+        if not self.threads:
+            self.grow(0)
+        if self.threads:
+            super().start(call)
+        else:
+            call.run()
+            self._token.run_sync_soon(call.deliver)
+
+    def grow(self, abandoned: int) -> None:
+        """Start another thread, unless there are enough; `abandoned` ones do not count."""
+        if self._in_thread is None and self.threads < self.limit + abandoned:
+            with suppress(RuntimeError):  # The system allows no more.
+                self.add_thread()
+
+    async def _run(self, call: HandedOver, in_thread: InThread) -> None:
+        await in_thread(call.run)
+        call.deliver()
 
 
 class _AsyncioCall(_Call):

@@ -33,6 +33,8 @@ _REASONING: Final[tuple[_Path, ...]] = (
     *_THOUGHTS,
 )
 """Where the APIs report a count: the first that is reported applies."""
+_ALWAYS_RECORDED: Final = ("input_tokens", "output_tokens")
+"""Counts that are recorded even if they are 0."""
 _MAX_COUNT: Final = 2**53
 """A larger count, or an infinite one, is an error of the server; the journal could not store every sum of them."""
 
@@ -50,9 +52,11 @@ def priced_usage(
         return _unknown_cost(f"{model} without usage") if price else {}
     tokens = _tokens(provider_usage)
     reasoning = _count(provider_usage, _REASONING)
-    usage: dict[str, float | str] = {name: value for name, value in tokens.items() if value}
-    usage |= {name: tokens[name] or 0 for name in ("input_tokens", "output_tokens") if tokens[name] is not None}
-    usage |= {"reasoning_tokens": reasoning} if reasoning else {}
+    usage: dict[str, float | str] = {
+        name: value for name, value in tokens.items() if value or (value is not None and name in _ALWAYS_RECORDED)
+    }
+    if reasoning:
+        usage["reasoning_tokens"] = reasoning
     cost = provider_usage.get("cost")
     if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= _MAX_COUNT:
         return {**usage, "cost": float(cost)}

@@ -9,6 +9,7 @@
     call       one call: its timeout, its cancellation, and how it ended, as a value
     attempts   an attempt from its start to what follows from its end
     scoring    the scores of an output
+    plain_scorers  the plain functions among its scorers, called together in a thread
 
 Start with `executor`, then `scheduler`. Capabilities (budgets, known limits, workers, batches) are attached by
 `runner.sessions.assembly`, as gates of lanes; nothing here imports them. Steps, secrets and the end of a worker are still known

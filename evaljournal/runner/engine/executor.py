@@ -129,7 +129,7 @@ class TrialExecutor:
         if self._attempts.tasks and not self.scheduler.read_ahead.has_keys:
             self.scheduler.open_lane("", trials=True)
         for scorer in self._scorers:
-            if not scorer.scorer.is_local:
+            if not scorer.scorer.is_local and scorer.threads is None:
                 self.scheduler.open_lane(scorer.key, calls=True)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -137,6 +137,10 @@ class TrialExecutor:
             nursery.start_soon(self._admission.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
+            if (plain_scorers := self._scoring.plain) is not None:
+                plain_scorers.on_idle = self._check_idle
+                nursery.start_soon(plain_scorers.run)
+                nursery.start_soon(plain_scorers.timer.run)
             if self.helper is not None:
                 nursery.start_soon(self._run_helper, self.helper)
             if self._settings.deadline is not None:
@@ -265,6 +269,7 @@ class TrialExecutor:
         """Wait for the calls in flight, cancel them after the grace period, and record unresponsive attempts as abandoned."""
         shutdown = self.shutdown
         await self._wait_idle(shutdown.grace_scope, shutdown.grace, self.in_flight)
+        self._scoring.interrupt()
         self.scheduler.close()
         for scope in self.in_flight:
             scope.interrupt()
@@ -281,14 +286,20 @@ class TrialExecutor:
         with scope:
             while (
                 calls
+                or self._scoring.is_busy
                 or (self.helper is not None and self.helper.is_sending)
                 or (self.scheduler.consumers.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end))
             ):
                 self._idle_event = trio.Event()
                 await self._idle_event.wait()
 
+    def _check_idle(self) -> None:
+        """Let `_wait_idle` check again."""
+        self._idle_event.set()
+
     def _end(self) -> None:
         self.shutdown.end()
+        self._scoring.interrupt()
         self.scheduler.close()
 
 

@@ -1,6 +1,11 @@
-"""Scores of an output: built-in scorers compute them immediately; calls of other scorers are queued.
+"""Scores of an output: built-in scorers compute them at once, plain functions in a thread; calls of other scorers are queued.
 
-A failed scorer call is retried with the scorer's own retry budget; the task is not called again.
+**Order.** Built-in scorers first, in the loop; then all plain functions are handed over to a thread together (`plain_scorers`);
+then the calls of judges and other scorers wait in their lanes. What combines scores comes last, then the trial is completed.
+
+**One end per scorer and output**: its scores, or one record that it has failed. A failed call of a function or a judge is
+retried in its lane, with the scorer's own retry budget; the task is not called again. What was not recorded when a session ends
+is scored by the next one.
 """
 
 import os
@@ -9,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import outcome
 import trio
 
 from evaljournal.journal import events
@@ -23,6 +29,7 @@ from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from evaljournal.runner.engine.jobs import ScorerCall, TrialWork, gate_fields
+from evaljournal.runner.engine.plain_scorers import SLOW, PlainCalls, PlainScorers, Result
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.retries.classify import Description, Failure, Fatal, describe
@@ -47,6 +54,8 @@ class Scoring:
         self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
         self._trajectory_scorers = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self._scheduler = scheduler
+        self.plain = PlainScorers(scorers, scheduler, self._end_plain) if any(scorer.threads for scorer in scorers) else None
+        """The plain functions, if there are any."""
         self._late_recorder = late_recorder
         self._in_thread = in_thread
         self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
@@ -74,15 +83,14 @@ class Scoring:
         for scorer in self._local_scorers:
             if scorer.name not in work.done_scorers:
                 await self._compute(scorer, work, scorer_input)
-        calls = [
-            ScorerCall(work=work, scorer=scorer, input=new_input(scorer=scorer.scorer.name))
-            for scorer in self._called_scorers
-            if scorer.scorer.name not in work.done_scorers
-        ]
-        work.remaining_calls = len(calls)
-        for call in calls:
-            self._scheduler.put(call)
-        if not calls:
+        called, plain = [scorer for scorer in self._called_scorers if scorer.scorer.name not in work.done_scorers], self.plain
+        work.remaining_calls = len(called)
+        if plain is not None and (functions := [scorer for scorer in called if plain.takes(scorer)]):
+            plain.call(work, scorer_input, functions, self._late_recorder.sink(work))
+            called = [scorer for scorer in called if scorer not in functions]
+        for open_scorer in called:
+            self._put(ScorerCall(work=work, scorer=open_scorer, input=new_input(scorer=open_scorer.scorer.name)))
+        if not work.remaining_calls:
             self._complete(work)
 
     async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
@@ -121,6 +129,36 @@ class Scoring:
         else:
             self._record_scores(scorer, work, value, self._clock.elapsed(started_at))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a plain function is being called."""
+        return self.plain is not None and bool(self.plain.in_flight)
+
+    def interrupt(self) -> None:
+        """Abandon the calls of plain functions: the session ends, and their outputs are scored when the run is resumed."""
+        if self.plain is not None:
+            self.plain.interrupt()
+
+    def _put(self, call: ScorerCall) -> None:
+        if self.plain is not None and call.scorer.threads is not None:
+            self.plain.queue(call)
+        else:
+            self._scheduler.put(call)
+
+    def _end_plain(self, calls: PlainCalls, result: Result) -> bool:
+        """Record how a call of a plain function ended, and what follows; return whether it returned scores."""
+        scorer, ending, elapsed = result
+        if isinstance(ending, outcome.Value):
+            is_scored = self._record_scores(scorer.scorer, calls.work, ending.value, elapsed)
+            self._end_scorer(calls.work)
+            return is_scored
+        call = ScorerCall(work=calls.work, scorer=scorer, input=calls.input, number=1)
+        if ending is None:
+            self._settle(call, _timeout(scorer.scorer), None, elapsed, is_queued=False)
+        else:
+            self._handle_failure(call, ending.error, elapsed, is_queued=False)
+        return False
+
     async def call(self, call: ScorerCall, scope: CallScope) -> None:
         """Call a scorer once."""
         scorer, scheduler = call.scorer.scorer, self._scheduler
@@ -151,33 +189,35 @@ class Scoring:
             from evaljournal.runner.workers.remote_task import PlacedInput  # noqa: PLC0415  # few runs need it
 
             value = PlacedInput(call, call.input)
-        outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
-        call.needs_own_worker = isinstance(outcome, WorkerEnded)
-        self.end(call, outcome)
+        ending = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
+        call.needs_own_worker = isinstance(ending, WorkerEnded)
+        self.end(call, ending)
 
-    def end(self, call: ScorerCall, outcome: CallOutcome | Interrupted) -> None:
+    def end(self, call: ScorerCall, ending: CallOutcome | Interrupted) -> None:
         """Record how a call ended, and what follows."""
         scorer, work = call.scorer.scorer, call.work
-        self._scheduler.end_call(call, is_answered=isinstance(outcome, Returned))
+        self._scheduler.end_call(call, is_answered=isinstance(ending, Returned))
         if self._scheduler.shutdown.is_over:
             return
         elapsed = 0.0 if not call.lane.is_live else self._clock.elapsed(call.started_at)
-        match outcome:
+        is_scored = False
+        match ending:
             case Returned():
-                self._record_scores(scorer, work, outcome.output, elapsed, call)
+                is_scored = self._record_scores(scorer, work, ending.output, elapsed, call)
                 self._end_scorer(work)
             case TimedOut():
-                error = Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
-                self._settle(call, error, None, elapsed)
+                self._settle(call, _timeout(scorer), None, elapsed)
             case Interrupted():
                 pass  # The output is scored when the run is resumed.
             case exc:
                 self._handle_failure(call, exc, elapsed)
+        if self.plain is not None:
+            self.plain.mark(scorer.name, is_quick=is_scored and elapsed < SLOW)
 
-    def _handle_failure(self, call: ScorerCall, exc: BaseException, elapsed: float) -> None:
+    def _handle_failure(self, call: ScorerCall, exc: BaseException, elapsed: float, *, is_queued: bool = True) -> None:
         scorer, work = call.scorer.scorer, call.work
         failure, error = scorer.retry.classify_and_describe(exc, now=self._clock.wall())
-        self._settle(call, error, failure, elapsed)
+        self._settle(call, error, failure, elapsed, is_queued=is_queued)
         if failure.stop_reason is not None:
             value = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
             name = f"{events.NOTE_PREFIX}{failure.stop_reason}"
@@ -185,14 +225,22 @@ class Scoring:
             self._scheduler.shutdown.stop_after(failure, error)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 
-    def _settle(self, call: ScorerCall, error: Description, failure: Failure | None, elapsed: float) -> None:
-        """Record that a call failed, or timed out if there is no `failure`; schedule a retry, or record that scoring failed."""
+    def _settle(
+        self, call: ScorerCall, error: Description, failure: Failure | None, elapsed: float, *, is_queued: bool = True
+    ) -> None:
+        """Record that a call failed, or timed out if there is no `failure`; schedule a retry, or record that scoring failed.
+
+        `is_queued`: the call was started in its lane, whose policy is informed.
+        """
         category: events.ScorerFailureCategory = "timed_out" if failure is None else failure.category
         retry_after, stop_run = (None, False) if failure is None else (failure.retry_after, failure.stop_reason is not None)
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
         call.retry_history.count_failure(category, retry_after)
-        random_number, probe = jitter(scheduler.settings.seed, name, call.number), scheduler.is_free_probe(call, name)
+        random_number, probe = (
+            jitter(scheduler.settings.seed, name, call.number),
+            is_queued and scheduler.is_free_probe(call, name),
+        )
         decision = scorer.retry.decide(call.retry_history, random_number, probe=probe, stop_run=stop_run)
         event = events.ScorerCallFailed(
             trial=work.trial,
@@ -205,7 +253,9 @@ class Scoring:
             elapsed=elapsed,
             delay=decision.delay if isinstance(decision, RetryIn) else None,
         )
-        scheduler.inform_policy(self._record(event), call)
+        record = self._record(event)
+        if is_queued:
+            scheduler.inform_policy(record, call)
         call.rate_limits = call.rate_limits + 1 if category == "rate_limited" else 0
         if isinstance(decision, NoRetry):
             self._record_failure(scorer, work, error, elapsed)
@@ -213,19 +263,19 @@ class Scoring:
             return
         call.retry_history.count_retry(decision.reason, decision.delay)
         call.delay, call.goes_to_end = decision.delay, decision.reason == "probe" or call.rate_limits >= SEVERAL
-        scheduler.put(call)
+        self._put(call)
 
     def _record_scores(
         self, scorer: Scorer, work: TrialWork, value: Any, elapsed: float, call: ScorerCall | None = None
-    ) -> None:
-        """Record the scores that a scorer returned; the first record ends its call."""
+    ) -> bool:
+        """Record the scores that a scorer returned, of which the first ends its call; return whether it returned any."""
         try:
             scores = scorer.scores(value)
         except BaseException as exc:  # The value is not a score; its class may raise anything.
             if is_from_signal(exc):
                 raise
             self._record_failure(scorer, work, describe(exc), elapsed, call)
-            return
+            return False
         try:
             for name, score in scores.items():
                 record = self._record(
@@ -243,6 +293,8 @@ class Scoring:
                     call = None
         except (Unserializable, RecordTooLarge) as exc:
             self._record_failure(scorer, work, describe(exc), elapsed, call)
+            return False
+        return True
 
     def _record_failure(
         self, scorer: Scorer, work: TrialWork, error: Description, elapsed: float, call: ScorerCall | None = None
@@ -260,7 +312,8 @@ class Scoring:
         )
         if call is not None:
             self._scheduler.inform_policy(record, call)
-        self._scheduler.stop_on_same_error(scorer.name)
+        if not scorer.is_local:
+            self._scheduler.stop_on_same_error(scorer.name)
 
     def _end_scorer(self, work: TrialWork) -> None:
         work.remaining_calls -= 1
@@ -280,6 +333,11 @@ class Scoring:
                 else:
                     self._record_scores(scorer, work, score, 0.0)
         self._scheduler.complete(work)
+
+
+def _timeout(scorer: Scorer) -> Description:
+    """Return the error of a call that exceeded the timeout of its scorer."""
+    return Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
 
 
 def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:

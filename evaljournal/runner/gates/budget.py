@@ -41,12 +41,18 @@ class _Reserve:
 class BudgetGate(StartGate):
     """Lets attempts wait for the budget of a run, or of a suite."""
 
-    def __init__(self, budget: Budget, estimate: Estimate, share: BudgetShare | None, scheduler: Scheduler) -> None:
-        """`share` is the run's part if other runs spend from the same budget."""
+    def __init__(
+        self, budget: Budget, estimate: Estimate, share: BudgetShare | None, scheduler: Scheduler, *, calls_scorers: bool
+    ) -> None:
+        """`share` is the run's part if other runs spend from the same budget.
+
+        `calls_scorers`: scores may cost something, because there are judges or functions.
+        """
         self._budget = budget
         self._estimate = estimate
         self._share = share
         self._scheduler = scheduler
+        self._calls_scorers = calls_scorers
         self._state = scheduler.recorder.state
         self.is_blocking = False
         """Whether it did not allow the last start."""
@@ -90,7 +96,7 @@ class BudgetGate(StartGate):
     def may_score(self, work: TrialWork) -> bool:
         """Refuse the output of an earlier session if the budget is exceeded, and judges cost."""
         budget = self._budget
-        if not any(lane.has_calls for lane in self._scheduler.queues.lanes.values()):
+        if not self._calls_scorers:
             return True
         other_runs = {} if self._share is None else self._share.other_runs()
         return self._is_allowed(budget.block(work.state.variant, dict.fromkeys(budget.limits, 0.0), other_runs))

@@ -57,7 +57,7 @@ class LimitsGate(StartGate):
     def admit(self, job: Job, now: float) -> float | None:
         """Take the need of a call from the limits, or return when to ask again."""
         key_limits = self.limits
-        size = self._size_of(job) if key_limits.needs_sizes else CallSize()
+        size = CallSize() if key_limits.limits.is_silent else self._size_of(job)
         job.permits[self] = call = LimitedJob(size)
         if key_limits.limits.impossible(size) is not None:
             return None  # It fails before anything is sent, and takes nothing.
@@ -73,13 +73,13 @@ class LimitsGate(StartGate):
 
     def check(self, job: Job) -> None:
         """Raise `OverLimit` if the call needs more than a limit allows."""
-        call = self.call_of(job)
+        call: LimitedJob | None = job.permits.get(self)
         if call is not None and call.admitted is None:
             self.limits.check(call.size)
 
     def fields(self, job: Job) -> Mapping[str, Any]:
         """Return what the call takes from the limits, if one is known."""
-        call = self.call_of(job)
+        call: LimitedJob | None = job.permits.get(self)
         need: dict[LimitUnit, float] | None = None
         if call is not None and call.admitted is not None:
             need = self.limits.limits.recorded_need(call.admitted)
@@ -87,7 +87,7 @@ class LimitsGate(StartGate):
 
     def noted(self, job: Job, name: str, value: Any) -> None:
         """Read the limits in the head of the reply, and the tokens of the call."""
-        call = self.call_of(job)
+        call: LimitedJob | None = job.permits.get(self)
         if call is None or call.admitted is None:
             return
         if name == REPLY_NOTE:
@@ -108,7 +108,7 @@ class LimitsGate(StartGate):
 
     def leave(self, job: Job, *, is_answered: bool) -> None:
         """Replace the estimated need of a call by what it has used."""
-        call = self.call_of(job)
+        call: LimitedJob | None = job.permits.get(self)
         if call is None:
             return
         if call.admitted is not None and is_answered:
@@ -118,7 +118,7 @@ class LimitsGate(StartGate):
     def observe(self, job: Job, record: Record) -> Iterable[Change]:  # noqa: ARG002
         """Let the slots of the lane follow from its limits."""
         lane = job.lane
-        return self.raise_limit(lane) if self.limits.needs_sizes and lane.may_rise else ()
+        return () if self.limits.limits.is_silent or not lane.may_rise else self.raise_limit(lane)
 
     def raise_limit(self, lane: Lane) -> list[Change]:
         """Let the limit of a lane follow from the rate of its known limits, if there are any; return the change to record."""

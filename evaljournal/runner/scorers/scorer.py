@@ -13,7 +13,8 @@ from attrs import Attribute, Factory, define, evolve, field, frozen
 
 from evaljournal.journal.format.codec import RECORD_LIMIT
 from evaljournal.replay.runs.trajectory import StepDetails
-from evaljournal.runner.calls import Task, is_async
+from evaljournal.runner.calls import OpenableTask, Task, is_async
+from evaljournal.runner.calls.hand_over import SharedThreads
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
 from evaljournal.runner.errors import UsageError
@@ -163,6 +164,13 @@ class Scorer:
         return not self.workers and getattr(self.function, "is_local", False) is True
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is a function that is called in a thread, and not known to call an endpoint."""
+        function: object = self.function
+        calls_endpoint = isinstance(function, OpenableTask) or getattr(function, "rate_limit_identity", None) is not None
+        return not (self.workers or self.is_local or self.is_async or calls_endpoint)
+
+    @property
     def is_share(self) -> bool:
         """Whether it is known that its scores are passes or at most 1: it is built in and local, or annotated with `bool`."""
         return self.is_local or getattr(self.function, "__annotations__", {}).get("return") in {bool, "bool"}
@@ -216,6 +224,8 @@ class OpenScorer:
     task: Task
     key: str
     """The rate-limit key that its calls count for."""
+    threads: SharedThreads | None = None
+    """Where a plain function is called together with the other ones; None: each of its calls is queued."""
 
 
 def _other_library_score(verdict: Any) -> Score | None:

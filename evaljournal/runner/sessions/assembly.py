@@ -94,7 +94,10 @@ def assemble(
     if tasks and (budget := recorder.state.budget) is not None and budget.limits:
         from evaljournal.runner.gates import budget as budget_module  # noqa: PLC0415  # few runs need it
 
-        budget_gate = budget_module.BudgetGate(budget, plan.estimate, options.budget_share, scheduler)
+        calls_scorers = any(not scorer.scorer.is_local for scorer in scorers)
+        budget_gate = budget_module.BudgetGate(
+            budget, plan.estimate, options.budget_share, scheduler, calls_scorers=calls_scorers
+        )
         gates.append(budget_gate)
 
     if batches is not None:

@@ -14,7 +14,7 @@ from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
 from evaljournal.runner.calls import OnLateResult, OpenableTask, Task, TrialInput, is_async
 from evaljournal.runner.calls.function import FunctionTask, Loop
-from evaljournal.runner.calls.hand_over import FunctionThreads
+from evaljournal.runner.calls.hand_over import FunctionThreads, SharedThreads
 from evaljournal.runner.calls.notes import note_sink, start_phase
 from evaljournal.runner.data.fingerprint import unwrap_partial
 from evaljournal.runner.definition.hooks import Hook, Hooks, Role, arguments_for, hook_parameters, task_parameters
@@ -41,6 +41,7 @@ class TaskOpener:
         self._in_thread = None if in_thread is run_in_thread else in_thread
         self._workers = workers
         self._threads: FunctionThreads | None = None
+        self._scorer_threads: SharedThreads | None = None
 
     async def tasks(
         self,
@@ -85,15 +86,19 @@ class TaskOpener:
         shared_gateway = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
         return {variant: GatewayTask(task, shared_gateway) for variant, task in tasks.items()}
 
-    async def scorer(self, scorer: Scorer, key: str) -> OpenScorer:
-        """Open a scorer with its rate-limit key."""
+    async def scorer(self, scorer: Scorer, key: str, slots: int | None = None) -> OpenScorer:
+        """Open a scorer with its rate-limit key; with `slots`, that many calls of plain functions may be in flight."""
         if scorer.workers and self._workers is not None:
             from evaljournal.runner.workers.remote_task import RemoteScorer  # noqa: PLC0415  # few runs need it
 
             return OpenScorer(scorer=scorer, task=RemoteScorer(scorer.name, self._workers), key=key)
-        return OpenScorer(
-            scorer=scorer, task=await self._open(scorer.function, _with_loop(scorer.call, scorer.function), None), key=key
-        )
+        task = await self._open(scorer.function, _with_loop(scorer.call, scorer.function), None)
+        if slots is None or not scorer.is_plain:
+            return OpenScorer(scorer=scorer, task=task, key=key)
+        if self._scorer_threads is None:
+            self._scorer_threads = await self._stack.enter_async_context(SharedThreads(slots, self._in_thread))
+        self._scorer_threads.limit = min(slots, self._scorer_threads.limit)
+        return OpenScorer(scorer=scorer, task=task, key=key, threads=self._scorer_threads)
 
     async def _open(self, target: object, function: Callable[[Any], Any], loop: Loop | None) -> Task:
         if isinstance(target, OpenableTask):

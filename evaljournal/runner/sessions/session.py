@@ -439,7 +439,8 @@ class Session:
             timeout=settings.timeout,
             grace=settings.grace,
         )
-        return tasks, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
+        slots = plan.scorer_slots
+        return tasks, [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
 
     async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""

@@ -36,7 +36,7 @@ class ChatRequest:
     """Whether to stream the reply."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Answer:
     """A model's answer, in the terms of all dialects."""
 
@@ -55,7 +55,8 @@ class Answer:
     service_tier: str = ""
     """The provider's class of service, which prices may depend on."""
     usage: Any = None
-    """The provider's count of tokens, as one of the built-in dialects has it: `{"input_tokens": 9, "output_tokens": 1}`."""
+    """The provider's count of tokens, as one of the built-in dialects has it: `{"input_tokens": 9, "output_tokens": 1}`.
+    The chat model replaces it by the tokens in one meaning, and their cost."""
     explanation: str = ""
     """Why the provider declined to answer, in its words; empty if unknown, or if the text is the reason."""
 

@@ -8,6 +8,7 @@ without a byte of a reply, on a connection that was idle, is repeated on a new c
 import functools
 import math
 import re
+import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -57,13 +58,75 @@ async def _with_timeout(seconds: float | None, call: Callable[..., Awaitable[T]]
         return await call(*arguments)
 
 
+class SocketStream(trio.abc.Stream):
+    """A connected socket, for one task at a time.
+
+    That of trio waits for a turn of the loop when it sends, and asks for a reply that cannot be there yet. After a request, a
+    call waits for its reply in any case, so `send_all` is cancelled like any other call, but lets no other task run.
+    """
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._socket = socket.socket(fileno=stream.socket.detach())
+        self._socket.setblocking(False)  # noqa: FBT003  # as the standard library has it
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the peer has closed the connection, or sent something that was not received."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send data."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        sent = 0
+        while sent < len(data):
+            try:
+                sent += self._socket.send(memoryview(data)[sent:] if sent else data)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+            except OSError as exc:
+                raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until data can be sent."""
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Wait for data, and return it; empty if the peer has closed the connection."""
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(max_bytes or _CHUNK)
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+async def open_socket(host: str, port: int) -> SocketStream:
+    """Connect to a port of a host."""
+    return SocketStream(await trio.open_tcp_stream(host, port))
+
+
 class _Connection(MessageReader):
     """A connection to a server or a proxy: one call at a time."""
 
-    def __init__(self, stream: trio.abc.Stream, socket: trio.SocketStream, read_timeout: float | None) -> None:
+    def __init__(self, stream: SocketStream, read_timeout: float | None) -> None:
         super().__init__()
-        self._stream = stream
-        self._socket = socket
+        self._stream: trio.abc.Stream = stream
+        self._socket = stream
         self._read_timeout = read_timeout
         self._has_received = False
         """Whether a byte was received since the last request."""
@@ -86,7 +149,7 @@ class _Connection(MessageReader):
     @property
     def has_expired(self) -> bool:
         """Whether the server has closed the connection, or sent something, since the last call."""
-        return self._socket.socket.is_readable()
+        return self._socket.is_readable
 
     async def call(self, request: bytes) -> ResponseHead:
         """Send a request; return the head of the response. The connection is closed on an error."""
@@ -277,8 +340,7 @@ class Client:
         host, port = address.origin.host.decode(), address.origin.port
         peer = (host, port) if proxy is None else (proxy.host, proxy.port)
         try:
-            socket = await _with_timeout(timeout, trio.open_tcp_stream, *peer)
-            connection = _Connection(socket, socket, self._read_timeout)
+            connection = _Connection(await _with_timeout(timeout, open_socket, *peer), self._read_timeout)
             try:
                 if proxy is not None and proxy.is_secure:
                     await connection.start_tls(proxy.host, timeout)

@@ -189,7 +189,7 @@ class Reply:
         if not self.is_readable:
             names = ", ".join(_SUPPORTED_ENCODINGS)
             raise InvalidReply(f"the reply is compressed with {self.coding!r}; supported: {names}")
-        if self.is_incomplete:
+        if self.coding and self.is_incomplete:
             raise IncompleteReply(f"the reply, compressed with {self.coding!r}, is incomplete")
 
     @property

@@ -100,7 +100,7 @@ def _semaphore() -> trio.Semaphore:
 
 def check_values(body: bytes, separators: bytes = b",[{", label: str = "the reply") -> None:
     """Raise a `ReplyTooLarge` if a body has too many JSON values."""
-    if has_too_many_values(body, separators):
+    if len(body) > MAX_VALUES and has_too_many_values(body, separators):
         raise ReplyTooLarge(f"{label} has more than {MAX_VALUES:,} values")
 
 
