@@ -75,8 +75,8 @@ class FunctionTask:
             if not any(text in str(exc) for text in _NOT_IN_ASYNCIO):
                 raise
             raise WrongLoop(f"the function needs asyncio but was called in trio; pass loop='asyncio' ({exc})") from exc
-        if self.blocking_calls or not has_waited:
-            self._count_call(self._now() - start, has_waited=has_waited)
+        is_blocking = not has_waited and self._now() - start >= MIN_BLOCKED
+        self.blocking_calls = self.blocking_calls + 1 if is_blocking else 0
         return result
 
     async def _call_in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:
