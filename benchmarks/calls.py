@@ -125,16 +125,17 @@ def _process_cpu(tree: Path, directory: Path, command: str) -> float:
     arguments = [command, *(["e.py"] if command == "run" else []), "--plain"]
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-c", start, *arguments], cwd=directory, env=_environment(tree), check=True, capture_output=True
+        [sys.executable, "-c", start, *arguments], cwd=directory, env=environment(tree), check=True, capture_output=True
     )
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime - children.ru_utime - children.ru_stime
 
 
-def _environment(tree: Path) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVALJOURNAL_")}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # Every process would compile the modules again.
-    return environment | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1"}
+def environment(tree: Path) -> dict[str, str]:
+    """Return the variables of a process with the packages of a checkout."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("EVALJOURNAL_")}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # Every process would compile the modules again.
+    return variables | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0", "TQDM_DISABLE": "1"}
 
 
 def measure(kind: str, unit: str, tree: Path, url: str = "") -> float:
@@ -144,7 +145,7 @@ def measure(kind: str, unit: str, tree: Path, url: str = "") -> float:
     if not (tree / "evaljournal").is_dir():
         start = f"import sys; sys.modules['evaljournal'] = None; {start}"  # Not the installed one.
     command = [sys.executable, "-c", start, str(PROBE), kind, unit, url]
-    result = subprocess.run(command, cwd=tree, env=_environment(tree), check=False, capture_output=True, text=True)  # noqa: S603  # our own program
+    result = subprocess.run(command, cwd=tree, env=environment(tree), check=False, capture_output=True, text=True)  # noqa: S603  # our own program
     if result.returncode:
         raise SystemExit(f"{kind} in {tree}:\n{result.stderr}")
     return float(result.stdout.split()[-1])

@@ -207,15 +207,21 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
 
     path = tmp_path / "run"
     live_screens: dict[int, tuple[float, str]] = {}
-    original = Recorder.record
+    connect = Recorder.__init__
 
-    def record(self: Recorder, event: Any, *arguments: Any, **options: Any) -> Record:
-        record_written = original(self, event, *arguments, **options)
-        live = LoadedRun(path, self.state, durable=self.journal.durable_seq)
-        live_screens[record_written.seq] = self.clock.now(), screen_text(live, self.clock.now())
-        return record_written
+    def connect_and_show(self: Recorder, *arguments: Any) -> None:
+        connect(self, *arguments)
+        apply = self.journal.on_append
+        assert apply is not None
 
-    monkeypatch.setattr(Recorder, "record", record)
+        def apply_and_show(record: Record) -> None:
+            apply(record)
+            live = LoadedRun(path, self.state, durable=self.journal.durable_seq)
+            live_screens[record.seq] = self.clock.now(), screen_text(live, self.clock.now())
+
+        self.journal.on_append = apply_and_show
+
+    monkeypatch.setattr(Recorder, "__init__", connect_and_show)
     for session_number in range(4):
         if session_number:
             truncate_randomly(path, rng)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaljournal import Case, Fatal, RateLimited, Retry, UsageError, note
-from evaljournal.journal import read, verify
+from evaljournal.journal import Record, read, verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -510,20 +510,17 @@ def test_live_state_is_folded_state(disk: SimulatedDisk) -> None:
     defined, _ = flaky_evaluation(10)
     snapshots: dict[int, tuple[Any, ...]] = {}
 
-    from evaljournal.runner.engine import recorder
+    apply = RunState.apply
 
-    record = recorder.Recorder.record
+    def apply_and_summarize(self: RunState, record: Record) -> None:
+        apply(self, record)
+        snapshots[record.seq] = summary(self)
 
-    def record_and_compare(self: recorder.Recorder, event: Any, *arguments: Any, **options: Any) -> Any:
-        written = record(self, event, *arguments, **options)
-        snapshots[written.seq] = summary(self.state)
-        return written
-
-    recorder.Recorder.record = record_and_compare  # type: ignore[method-assign]
+    RunState.apply = apply_and_summarize  # type: ignore[method-assign]
     try:
         assert run_until_power_failure(defined, disk, 10**9) is not None
     finally:
-        recorder.Recorder.record = record  # type: ignore[method-assign]
+        RunState.apply = apply  # type: ignore[method-assign]
 
     for seq, live in snapshots.items():
         assert live == summary(fold(read(PATH, files=disk), at=seq))

@@ -7,7 +7,7 @@ when it is first used. This module decides which values a payload may contain; `
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, cast, get_args, get_origin
+from typing import Any, Final, Literal, NoReturn, cast, get_args, get_origin
 
 import attrs
 import orjson
@@ -24,7 +24,8 @@ Blobs = Mapping[str, Mapping[str, Any]]
 """Field → reference to the blob with its value; the line's field `blobs`."""
 
 Decoder = Callable[[dict[str, Any]], Event]
-Encoder = Callable[[Any, int, str, float], dict[str, Any]]
+Encoder = Callable[[Any, int, str, float, int | None, Blobs | None], bytes]
+"""Takes an event, `seq`, `at`, `t`, `d` and `blobs`; see `encode`."""
 
 RECORD_LIMIT: Final = 1 << 20
 """Maximum length of a line in bytes, without its hash."""
@@ -180,7 +181,7 @@ def _remaining_size(value: Any, size: int, depth: int) -> int:
 
 
 def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
-    """Generate a function that returns the fields of a line for an event; a loop would take three times as long.
+    """Generate the function that encodes the events of a class; a loop over the fields would take three times as long.
 
     It checks types, because an invalid record could not be removed from the journal, and omits fields that have their default.
     Of payloads, only the size is checked. They are omitted only if they are None: an array has no truth value.
@@ -191,6 +192,10 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         "small": _SMALL,
         "exceeds": exceeds,
         "too_large": _too_large,
+        "dumps": orjson.dumps,
+        "options": _OPTIONS,
+        "reject": _reject,
+        "reject_non_finite": _reject_non_finite,
     }
     checks: list[str] = []
     literal_items = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
@@ -215,23 +220,34 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         else:
             names[f"default_{key}"] = field.default
             optional_assignments.append(f"if {key} != default_{key}: {assignment}")
-    body = [*checks, f"fields = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments, "return fields"]
-    exec("\n    ".join(["def line_fields(event, seq, at, t):", *body]), names)  # noqa: S102  # built from our own field names
-    return cast("Encoder", names["line_fields"])
+    body = [*checks, f"fields = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments]
+    body += ["if in_blobs:", "    for field in in_blobs: del fields[field]", "    fields['blobs'] = in_blobs"]
+    body += ["if d is not None: fields['d'] = d"]
+    body += ["try: text = dumps(fields, option=options)", f"except TypeError as exc: reject(fields, {cls.__name__!r}, exc)"]
+    if cls in _MAY_CONTAIN_NAN:
+        # orjson writes NaN as null, and a search of all values is slow. `rfind` takes half the time of `in`.
+        body += [f"if text.rfind(b'null') >= 0: reject_non_finite(fields, {cls.__name__!r})"]
+    lines = ["def encode_event(event, seq, at, t, d, in_blobs):", *body, "return text[:-1]"]
+    exec("\n    ".join(lines), names)  # noqa: S102  # built from our own field names
+    return cast("Encoder", names["encode_event"])
+
+
+def _reject(fields: Mapping[str, Any], event: str, exc: TypeError) -> NoReturn:
+    """Raise the error of a value that JSON cannot represent."""
+    raise _unserializable(fields, event, str(exc)) from exc
 
 
 def _invalid_field(event: Event, field: str) -> Unserializable:
     return Unserializable(type(event).__name__, field, f"has the invalid value {_short_repr(getattr(event, field))}")
 
 
-class _Encoders(dict[type, tuple[Encoder, bool]]):
-    """Event class → its encoder, and whether it may contain NaN or infinity; generated when it is first used."""
+class _Encoders(dict[type, Encoder]):
+    """Event class → its encoder, generated when it is first used."""
 
-    def __missing__(self, cls: type) -> tuple[Encoder, bool]:
+    def __missing__(self, cls: type) -> Encoder:
         name = TYPE_NAMES.get(cls)
-        encoder = _extension_fields if name is None else _encoder(EVENT_TYPES[name], name)
-        self[cls] = encoder, name is None or cls in _MAY_CONTAIN_NAN
-        return self[cls]
+        encoder = self[cls] = _encode_extension if name is None else _encoder(EVENT_TYPES[name], name)
+        return encoder
 
 
 class _Decoders(dict[str, Decoder | None]):
@@ -245,28 +261,13 @@ class _Decoders(dict[str, Decoder | None]):
         return decoder
 
 
-_ENCODERS: Final = _Encoders()
+ENCODERS: Final = _Encoders()
 DECODERS: Final = _Decoders()
 
 
 def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, in_blobs: Blobs | None = None) -> bytes:
     """Encode a record as a JSON object without hash and closing brace; fields `in_blobs` are replaced by references."""
-    line_fields, may_contain_nan = _ENCODERS[event.__class__]
-    fields = line_fields(event, seq, at, t)
-    if in_blobs:
-        for field in in_blobs:
-            del fields[field]
-        fields["blobs"] = in_blobs
-    if d is not None:
-        fields["d"] = d
-    try:
-        text = orjson.dumps(fields, option=_OPTIONS)
-    except TypeError as exc:
-        raise _unserializable(fields, _name(event), str(exc)) from exc
-    # orjson writes NaN as null, and a search of all values is slow. `rfind` takes half the time of `in`.
-    if may_contain_nan and text.rfind(b"null") >= 0:
-        _reject_non_finite(fields, _name(event))
-    return text[:-1]
+    return ENCODERS[event.__class__](event, seq, at, t, d, in_blobs)
 
 
 def encode_payloads(event: Event) -> dict[str, bytes]:
@@ -289,14 +290,23 @@ def _name(event: Event) -> str:
     return event.type if isinstance(event, Extension) else type(event).__name__
 
 
-def _extension_fields(event: Any, seq: int, at: str, t: float) -> dict[str, Any]:
+def _encode_extension(event: Any, seq: int, at: str, t: float, d: int | None, _: Blobs | None) -> bytes:
     if not isinstance(event, Extension):
         raise Unserializable(_short_repr(event), "", "is not an event")
     if event.type in EVENT_TYPES:
         raise Unserializable(repr(event.type), "", "is not a type for an extension; a type of your own starts with 'x-'")
     if reserved_fields := RECORD_FIELDS & event.data.keys():
         raise Unserializable(event.type, min(reserved_fields), "is reserved for the record")
-    return {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
+    fields = {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
+    if d is not None:
+        fields["d"] = d
+    try:
+        text = orjson.dumps(fields, option=_OPTIONS)
+    except TypeError as exc:
+        _reject(fields, event.type, exc)
+    if b"null" in text:
+        _reject_non_finite(fields, event.type)
+    return text[:-1]
 
 
 def json_round_trip(value: Any) -> Any:

@@ -32,7 +32,7 @@ from evaljournal.journal.errors import (
 )
 from evaljournal.journal.events import Event, Record
 from evaljournal.journal.format import blobs
-from evaljournal.journal.format.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
+from evaljournal.journal.format.codec import ENCODERS, MAX_TIME, RECORD_LIMIT, Blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.readers.recovery import last_intact_record
 from evaljournal.journal.threads import InThread, run_in_thread
@@ -80,6 +80,8 @@ class Journal:
         self.on_segment_lost: Callable[[SegmentLost], None] | None = None
         """Called if writing fails with `SegmentLost`. From then on, records are accepted and discarded, until the block of
         `writing` ends and raises; without it, the block is cancelled immediately."""
+        self.on_append: Callable[[Record], None] | None = None
+        """Called with every record of `append`, before it returns: nothing, not even Ctrl-C, comes in between."""
         self._clock = clock
         self._durability: Durability = durability
         self._roll_at = roll_at
@@ -144,24 +146,28 @@ class Journal:
             raise _clock_error(at, t)
         t = int(t * 1e6 + 0.5) / 1e6  # Microseconds; twice as fast as `round`.
         lines, durable_seq = self._lines, self.durable_seq
-        body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
+        encode = ENCODERS[event.__class__]
+        body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs)
         contents: Mapping[str, bytes] = {}
         if len(body) > blobs.LIMIT:
             if not in_blobs:
                 in_blobs, contents = blobs.large_values(event)
-                body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
+                body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs)
             if (size := len(body) + _MAX_GROWTH) > RECORD_LIMIT:
                 raise RecordTooLarge(type(event).__name__, size=size, limit=RECORD_LIMIT)
         self.lifecycle.advance(event)  # The last call that may raise; nothing has changed so far.
         if lines.segment.bytes >= self._roll_at:
             lines.seal_segment(at, t, durable_seq)
             lines.open_segment(at, t, durable_seq)
-            body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
+            body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs)
         if contents:
             new_contents = lines.add_blobs(contents)
             if self._in_thread is run_in_thread:
                 self._file.blobs.start(new_contents)  # Immediately, while the lines before them are written.
-        return lines.add(event, body, at, t, durable_seq)
+        record = lines.add(event, body, at, t, durable_seq)
+        if self.on_append is not None:
+            self.on_append(record)
+        return record
 
     @property
     def has_slow_blobs(self) -> bool:

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-import trio
-
+from evaljournal.journal.clock import loop_clock
 from evaljournal.journal.threads import InThread
 from evaljournal.runner.calls import OnLateResult, is_async
 from evaljournal.runner.calls.hand_over import FunctionThreads
@@ -61,6 +60,7 @@ class FunctionTask:
         """Runs plain functions instead of a thread, for tests on a virtual clock."""
         self.loop = resolve_loop(function, loop)
         """The event loop it is called in; None for a plain function."""
+        self._now = loop_clock()
         self.blocking_calls = 0
         """Number of consecutive calls, up to the last one, that blocked the event loop from their start to their end."""
         calls = {None: self._call_in_thread, "trio": self._call_in_trio, "asyncio": self._call_in_asyncio}
@@ -68,14 +68,15 @@ class FunctionTask:
 
     async def _call_in_trio(self, value: Any, _: OnLateResult) -> Any:
         # As in a thread or in asyncio: variables that the function sets must not affect the slot's next attempt.
-        context, start = contextvars.copy_context(), trio.current_time()
+        context, start = contextvars.copy_context(), self._now()
         try:
             result, has_waited = await _await_in_context(context.run(self._function, value), context)
         except (RuntimeError, TypeError) as exc:
             if not any(text in str(exc) for text in _NOT_IN_ASYNCIO):
                 raise
             raise WrongLoop(f"the function needs asyncio but was called in trio; pass loop='asyncio' ({exc})") from exc
-        self._count_call(trio.current_time() - start, has_waited=has_waited)
+        is_blocking = not has_waited and self._now() - start >= MIN_BLOCKED
+        self.blocking_calls = self.blocking_calls + 1 if is_blocking else 0
         return result
 
     async def _call_in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:

@@ -73,6 +73,5 @@ def note_sink() -> Sink | None:
     return _sink.get()
 
 
-def set_note_sink(sink: Sink) -> None:
-    """Send the notes of this context to a sink from now on."""
-    _sink.set(sink)
+set_note_sink: Final[Callable[[Sink], object]] = _sink.set
+"""Sends the notes of this context to a sink from now on."""

@@ -118,7 +118,7 @@ class Adaptive:
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
             return FULL if hung_at == math.inf else StartPermit(open=False, check_at=max(hung_at, t))
-        start_at = self._pause.earliest_start(t)
+        start_at = t if self._pause.event is None else self._pause.earliest_start(t)
         if self._recorded_pace is not None:
             start_at = max(start_at, self._pace.next_start)
         return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)

@@ -22,7 +22,7 @@ from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_t
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.calls import LateOutcome, Task
-from evaljournal.runner.calls.notes import PHASE_NOTE, Sink
+from evaljournal.runner.calls.notes import PHASE_NOTE
 from evaljournal.runner.calls.usage import usage_of_response
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.data.to_json import is_large, to_json
@@ -48,6 +48,8 @@ _INCOMPLETE_ANSWERS: Final = {
 _MAX_ANSWER: Final = 300
 """Maximum characters of the answer in such an error."""
 _NO_FIELDS: Final[dict[str, Any]] = {}
+_SCALARS: Final = frozenset({type(None), bool, int, float})
+"""Types of outputs that are neither large nor contain a secret."""
 _MIN_BLOCKING_CALLS: Final = 3
 """Number of consecutive calls that block their event loop from which this is noted."""
 
@@ -110,7 +112,7 @@ class Attempts:
                 work if task.takes_trial else work.case.input,
                 timeout=work.timeout,
                 steps=steps,
-                sink=partial(self._receive_note, work, scope, self._late_recorder.sink(work, job=work)),
+                sink=partial(self._receive_note, work, work.state.attempts, scope),
                 on_late=partial(self._record_late_return, work.trial, work.state.attempts, record.t),
             )
         finally:
@@ -124,7 +126,11 @@ class Attempts:
             and not self._recorder.state.trials.warnings.blocking_calls
         ):
             self._note_blocking_calls(work)
-        if isinstance(outcome, Returned) and (sent_secrets.values or self._recorder.journal.has_slow_blobs):
+        if (
+            isinstance(outcome, Returned)
+            and outcome.output.__class__ not in _SCALARS
+            and (sent_secrets.values or self._recorder.journal.has_slow_blobs)
+        ):
             outcome = await self._prepare_output(work, outcome)
         return self.end(work, outcome)
 
@@ -178,11 +184,11 @@ class Attempts:
             self._free_slots.append(slot + 1)
         return slot
 
-    def _receive_note(self, work: TrialWork, scope: CallScope, sink: Sink, values: dict[str, Any]) -> None:
+    def _receive_note(self, work: TrialWork, attempt: int, scope: CallScope, values: dict[str, Any]) -> None:
         """Record notes, or start the timeout of a phase of the attempt; a teardown has a limit of its own."""
         match values.get(PHASE_NOTE):  # Sent in the loop of the run.
             case None:
-                sink(values)
+                self._late_recorder.note(work.trial, attempt, work, values)
             case "setup":
                 scope.restart(self._settings.timeout)
             case "task":

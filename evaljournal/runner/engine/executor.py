@@ -192,7 +192,7 @@ class TrialExecutor:
                 if not in_flight:
                     self._idle_event.set()
                 scheduler.on_idle()
-                await consumers.parked.park()
+                await consumers.park()
                 continue
             in_flight[scope] = job
             if isinstance(job, ScorerCall):

@@ -255,24 +255,11 @@ class Lane:
     next_check: float = math.inf
     """When to call the policy again, because time alone may change its decision."""
 
-    def put(self, job: Job) -> None:
-        """Queue a job; one whose delay is over goes to the front, unless it `goes_to_end`."""
-        queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
-        (queue.appendleft if job.delay > 0 and not job.goes_to_end else queue.append)(job)
-
-    def next_job(self, is_held: Callable[[Job], bool] | None, *, probe: bool) -> Job | None:
+    def next_job(self, is_held: Callable[[Job], bool], *, probe: bool) -> Job | None:
         """Return the next job to start, or to be a breaker's probe; None if all are held. The lane has jobs."""
         queue: Iterable[Job] = self.calls or self.trials
-        jobs = iter(queue) if is_held is None else itertools.filterfalse(is_held, queue)
+        jobs = itertools.filterfalse(is_held, queue)
         return min(jobs, key=_FAILURES, default=None) if probe else next(jobs, None)
-
-    def remove(self, job: Job) -> None:
-        """Remove a job that starts."""
-        queue: deque[Any] = self.calls or self.trials
-        if job is queue[0]:
-            queue.popleft()
-        else:
-            queue.remove(job)
 
     @property
     def may_rise(self) -> bool:

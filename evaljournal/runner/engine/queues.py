@@ -9,7 +9,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -94,9 +94,16 @@ class Queues:
             self.put_live(job)
 
     def put_live(self, job: Job) -> None:
-        """Queue a job that may start."""
-        self.waiting_trials += job.__class__ is TrialWork
-        self.lanes[job.key].put(job)
+        """Queue a job that may start; one whose delay is over goes to the front of its lane, unless it `goes_to_end`."""
+        lane = self.lanes[job.key]
+        queue: deque[Any] = lane.calls
+        if job.__class__ is TrialWork:
+            queue = lane.trials
+            self.waiting_trials += 1
+        if job.delay > 0 and not job.goes_to_end:
+            queue.appendleft(job)
+        else:
+            queue.append(job)
 
     def delay(self, job: Job, due_time: float) -> None:
         """Add a job that may start at `due_time`."""

@@ -11,13 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 import trio
 
 from evaljournal.journal import Event, Journal, Record
-from evaljournal.journal.clock import system_clock
+from evaljournal.journal.clock import loop_clock, system_clock
 from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import (
     NOTE_PREFIX,
@@ -46,12 +46,11 @@ class Clock:
     """The clock of a session: `now` in seconds since its start (`t` of a record), and timestamps for records."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
-        clock = trio.lowlevel.current_clock()
-        # That of trio adds a constant to this one, and is read several times per trial.
-        self.monotonic = time.perf_counter if type(clock).__name__ == "SystemClock" else clock.current_time
-        start, monotonic = self.monotonic(), self.monotonic
+        self.monotonic = monotonic = loop_clock()
+        self.start = start = monotonic()
+        """When the session started: `monotonic() - start` is `now()`, without a call, where it is read for every trial."""
         # Read last: a deadline may be late, but a timer must not fire before its time.
-        self.trio_start = clock.current_time() if monotonic is time.perf_counter else start
+        self.trio_start = start if monotonic is not time.perf_counter else trio.current_time()
         """When the session started, in the time of trio's deadlines."""
         self.wall = wall
         self.read = system_clock(monotonic, wall, start=start)  # With the same start as `now`.
@@ -60,7 +59,7 @@ class Clock:
 
     def elapsed(self, since: float) -> float:
         """Return the seconds since a time of this clock, rounded to the microsecond."""
-        return round(self.now() - since, 6)
+        return round(self.monotonic() - self.start - since, 6)
 
 
 class Timer:
@@ -82,7 +81,7 @@ class Timer:
 
     def schedule_in(self, seconds: float) -> float:
         """Fire after some seconds; return the time."""
-        when = self.now() + seconds
+        when = self._clock.monotonic() - self._clock.start + seconds
         if when < self._time:
             self.schedule(when)
         return when
@@ -186,22 +185,34 @@ class Shutdown:
         await self._end_event.wait()
 
 
-@attrs.define(eq=False)
+class Append(Protocol):
+    """Appends an event to the journal, and applies it to the state; see `Journal.append`."""
+
+    def __call__(self, event: Event, in_blobs: Blobs | None = None) -> Record:
+        """Return the record."""
+        ...
+
+
 class Recorder:
     """Appends events to the journal and keeps the live state."""
 
-    journal: Journal
-    state: RunState
-    clock: Clock
-    _listener: Callable[[Record], None] | None = None
+    def __init__(
+        self, journal: Journal, state: RunState, clock: Clock, listener: Callable[[Record], None] | None = None
+    ) -> None:
+        """`listener` is called with every record, after it was applied."""
+        self.journal = journal
+        self.state = state
+        self.clock = clock
+        self.record: Append = journal.append
+        """Records an event: the journal itself applies it, so that nothing comes between the two."""
+        apply = state.apply
 
-    def record(self, event: Event, in_blobs: Blobs | None = None) -> Record:
-        """Append an event to the journal, then apply it to the state; see `Journal.append` for the arguments."""
-        record = self.journal.append(event, in_blobs)
-        self.state.apply(record)
-        if self._listener is not None:
-            self._listener(record)
-        return record
+        def apply_and_inform(record: Record) -> None:
+            apply(record)
+            if listener is not None:
+                listener(record)
+
+        journal.on_append = apply if listener is None else apply_and_inform
 
     def close_attempts(self) -> None:
         """Record every attempt that was in flight when its process died, or its run was forked, as interrupted.
@@ -247,7 +258,11 @@ class LateRecorder:
 
         With `job`, they are passed on to the gates of its lane.
         """
-        return partial(self._loop.call, self._note, work.trial, work.state.attempts, job)
+        return partial(self.note, work.trial, work.state.attempts, job)
+
+    def note(self, trial: str, attempt: int, job: Job | None, values: dict[str, Any]) -> None:
+        """Record notes of an attempt, or of the scorer call `job`."""
+        self._loop.call(self._note, trial, attempt, job, values)
 
     def steps(
         self, work: TrialWork, attempt: int, *, wait: bool, is_step: Callable[[str, str], bool] | None, gate: CallGate | None

@@ -15,8 +15,9 @@ outputs may still be scored in the grace period.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -43,7 +44,9 @@ class Consumers:
         """Whether a consumer may take another job."""
         self.is_looking = False
         """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
-        self.parked = trio.lowlevel.ParkingLot()
+        self.parked = 0
+        """Consumers that wait for a job, without those that were woken."""
+        self._parking_lot = trio.lowlevel.ParkingLot()
         self._start = start
 
     def start(self) -> None:
@@ -52,15 +55,26 @@ class Consumers:
         self.count += 1
         self._start()
 
+    async def park(self) -> None:
+        """Wait until this consumer is woken."""
+        self.parked += 1
+        try:
+            await self._parking_lot.park()
+        except trio.Cancelled:
+            self.parked -= 1
+            raise
+
     def wake(self) -> None:
         """Wake one that is parked."""
         self.is_looking = True
-        self.parked.unpark()
+        self.parked -= 1
+        self._parking_lot.unpark()
 
     def close(self) -> None:
         """Let all of them return."""
         self.is_open = False
-        self.parked.unpark_all()
+        self.parked = 0
+        self._parking_lot.unpark_all()
 
 
 class Scheduler:
@@ -81,7 +95,7 @@ class Scheduler:
         self.settings = settings
         self.shutdown = shutdown
         self.loop = loop
-        self._now = recorder.clock.now
+        self._clock = recorder.clock
         self.new_lane: Callable[[str], Lane]
         """Returns the lane of a rate-limit key, with its policy and gates; set by the assembly."""
         self.gates: tuple[StartGate, ...] = ()
@@ -163,7 +177,7 @@ class Scheduler:
     def put(self, job: Job) -> None:
         """Queue a job, after its delay if it has one."""
         if job.delay > 0:
-            due_time = self._now() + job.delay
+            due_time = self._clock.now() + job.delay
             self.queues.delay(job, due_time)
             self.timer.schedule(due_time)
         else:
@@ -186,7 +200,8 @@ class Scheduler:
         self.consumers.is_looking = False
         if not self.consumers.is_open:
             return None
-        queues, now = self.queues, max(self._now(), self._fired_at)
+        clock, queues = self._clock, self.queues
+        now = max(clock.monotonic() - clock.start, self._fired_at)
         if queues.delayed_jobs:
             self.timer.schedule(queues.put_due(now))
         if self.read_ahead.is_waiting:
@@ -224,18 +239,29 @@ class Scheduler:
         if not permit.open:
             return None
         state = self.recorder.state
-        is_held = self._is_held if state.trials.attempts.errors or state.scoring.failed else None
-        job = lane.next_job(is_held, probe=permit.probe and reach == ANY_JOB)
-        if job is None:
+        queue: deque[Any] = lane.calls or lane.trials
+        job: Job | None = queue[0]
+        if permit.probe or state.trials.attempts.errors or state.scoring.failed:
+            job = lane.next_job(self._is_held, probe=permit.probe and reach == ANY_JOB)
+        if job is None or (gates and not self._is_admitted(job, lane, now)):
             return None
+        if job is queue[0]:
+            queue.popleft()
+        else:
+            queue.remove(job)
         for gate in gates:
+            gate.start(job)
+        self._count_start(lane, job, is_probe=permit.probe)
+        return job
+
+    def _is_admitted(self, job: Job, lane: Lane, now: float) -> bool:
+        """Return whether all gates of a lane admit a job; otherwise close the lane until the time that the first one names."""
+        for gate in lane.gates:
             if (time := gate.admit(job, now)) is not None:
                 if time < math.inf:
                     self._close_until(lane, time)
-                return None
-        self._dequeue(lane, job)
-        job.is_probe = permit.probe
-        return job
+                return False
+        return True
 
     def _close_until(self, lane: Lane, time: float) -> None:
         lane.closed_until = time
@@ -269,14 +295,11 @@ class Scheduler:
         """Whether no attempt is in flight, and no output is being scored."""
         return not self.recorder.state.trials.running and self.queues.unscored_outputs == len(self.queues.outputs_to_score)
 
-    def _dequeue(self, lane: Lane, job: Job) -> None:
-        """Take a job out of its lane, and wake a consumer for the next one."""
-        lane.remove(job)
-        for gate in lane.gates:
-            gate.start(job)
+    def _count_start(self, lane: Lane, job: Job, *, is_probe: bool) -> None:
+        """Count a job that was taken out of its lane, and wake a consumer for the next one."""
         self.queues.waiting_trials -= job.__class__ is TrialWork
         lane.counted_jobs += 1
-        job.lane, job.epoch, lane.closed_until = lane, lane.epoch, 0.0
+        job.lane, job.epoch, job.is_probe, lane.closed_until = lane, lane.epoch, is_probe, 0.0
         consumers = self.consumers
         if consumers.parked or len(self.queues.lanes) > 1 or consumers.count < lane.policy.limit + lane.hung_jobs:
             self.wake()
@@ -330,11 +353,11 @@ class Scheduler:
         for lane in self.queues.lanes.values():
             if lane.next_check <= time:
                 lane.next_check = math.inf
-                now = self._now()
+                now = self._clock.now()
                 if self.consumers.is_open and (events := lane.policy.elapse(now)):
                     lane.closed_until = 0.0
                     self.apply(lane, events)
                 self._set_timer(lane, now)
             self.timer.schedule(lane.next_check)
-        self.timer.schedule(self.queues.put_due(max(self._now(), time)))
+        self.timer.schedule(self.queues.put_due(max(self._clock.now(), time)))
         self.wake(for_probe=True)
