@@ -291,3 +291,58 @@ def test_the_time_to_the_first_token(token: bytes) -> None:
     assert (b"delta" in token) == ("first_token" in stream)
     assert 0 < stream["first_byte"] <= stream.get("first_token", stream["first_byte"])
     assert stream.get("first_token", delay) >= delay
+
+
+def test_a_request_larger_than_the_buffers_of_the_socket() -> None:
+    """A large request is sent in parts while the server reads it, and its reply arrives complete."""
+    body = bytes(range(256)) * 40_000
+    received: list[int] = []
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        read = b""
+        while len(read.partition(b"\r\n\r\n")[2]) < len(body):
+            read += bytes(await stream.receive_some(1 << 20))
+        received.append(len(read.partition(b"\r\n\r\n")[2]))
+        await stream.send_all(reply(read.partition(b"\r\n\r\n")[2]))
+
+    async def main() -> bytes:
+        with trio.fail_after(TIMEOUT):
+            async with trio.open_nursery() as nursery:
+                (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+                nursery.start_soon(trio.serve_listeners, serve, [listener])
+                address = Address.parse(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/", {})
+                async with Client(address, connect_timeout=TIMEOUT, read_timeout=None) as client:
+                    echo = await client.call("POST", body, read=lambda reply: reply.body)
+                nursery.cancel_scope.cancel()
+        return echo
+
+    assert body == trio.run(main)
+    assert [len(body)] == received
+
+
+def test_a_cancelled_call_sends_nothing() -> None:
+    """On an open connection, a call in a scope that is cancelled already does not send its request."""
+    requests: list[bytes] = []
+
+    async def handler(stream: trio.abc.Stream) -> None:
+        while chunk := bytes(await stream.receive_some()):
+            requests.append(chunk.partition(b" ")[2].partition(b" ")[0])
+            await stream.send_all(reply(b"1"))
+
+    async def main() -> None:
+        with trio.fail_after(TIMEOUT):
+            async with trio.open_nursery() as nursery:
+                (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+                nursery.start_soon(trio.serve_listeners, handler, [listener])
+                address = Address.parse(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/", {})
+                async with Client(address, connect_timeout=TIMEOUT, read_timeout=None) as client:
+                    await client.call("GET", None, read=lambda reply: reply.body, target="/first")
+                    with trio.CancelScope() as scope:
+                        scope.cancel()
+                        await client.call("GET", None, read=lambda reply: reply.body, target="/cancelled")
+                    await client.call("GET", None, read=lambda reply: reply.body, target="/last")
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+    assert [b"/first", b"/last"] == requests

@@ -371,6 +371,22 @@ async def test_a_call_that_outlives_the_grace_is_left_for_the_next_session(
     assert () == audited(disk).findings
 
 
+async def test_one_that_hangs_for_ever_leaves_the_other_outputs(disk: SimulatedDisk, threads: VirtualThreads) -> None:
+    """Without a timeout, a call that hangs takes one of the slots; all other outputs are scored."""
+    defined = evaluation_of(answer_immediately, 20, slots=2)
+
+    @defined.score(timeout=None)
+    def hangs_once(output: str, case: Any) -> bool:
+        if case.name == "case-0":
+            threads.sleep(FOREVER)
+        return True
+
+    result = await run_fixed(defined, disk, deadline=60.0, grace=1.0, in_thread=threads)
+
+    assert ("deadline", 19) == (result.stop_reason, result.state.completed)
+    assert sorted((f"case-{number}", "hangs_once") for number in range(1, 20)) == scores(disk)
+
+
 async def test_attempts_continue_once_functions_have_caught_up(disk: SimulatedDisk, threads: VirtualThreads) -> None:
     """While too many outputs wait for functions, no attempt starts; all trials are done in the end."""
     defined = evaluation_of(answer_immediately, 500, slots=3)

@@ -11,8 +11,8 @@ ends, what it returns is discarded, and another thread takes its place. Nothing 
 process that dies before that has lost nothing but time: the next session calls the functions of this output without a score.
 
 **A function that calls something** is not just computing: once a call of it has failed or was slow, the next ones are queued
-in a lane, as those of a judge, with a policy, retries and records of starts, until one is quick again. As a function never has
-calls in both places, `slots` limits them. So a judge that is a plain function waits after a 429 like any other.
+in a lane, as those of a judge, with a policy, retries and records of starts, until one is quick again. So a judge that is a
+plain function waits after a 429 like any other. In the threads and in its lane together, it has at most `slots` calls.
 
 **Threads.** A function that must be called is taken from `waiting`, by the thread or by the loop, never by both; its result is
 added before the thread takes the next one. All else happens in the loop.
@@ -104,7 +104,7 @@ def _drain(items: deque[Any]) -> Iterable[Any]:
 
 
 class PlainScorers(StartGate):
-    """The plain functions of a session; as a gate, it holds a queued call while the function is called in a thread."""
+    """The plain functions of a session; as a gate, it counts the calls in threads when a queued one is to start."""
 
     def __init__(
         self,
@@ -168,9 +168,11 @@ class PlainScorers(StartGate):
         self._scheduler.put(call)
 
     def admit(self, job: Job, now: float) -> float | None:  # noqa: ARG002
-        """Refuse a queued call of a function while it is called in a thread; its end wakes the scheduler."""
+        """Refuse a queued call of a function that has `slots` calls with those in threads; their ends wake the scheduler."""
         assert isinstance(job, ScorerCall)
-        return math.inf if any(job.scorer.scorer.name in calls.names for calls in self.in_flight) else None
+        name, lane = job.scorer.scorer.name, self._scheduler.queues.lanes[job.key]
+        calls_in_threads = sum(name in calls.names for calls in self.in_flight)
+        return math.inf if calls_in_threads and calls_in_threads + lane.counted_jobs >= self._threads.limit else None
 
     def mark(self, name: str, *, is_quick: bool) -> None:
         """Decide how a function is called with the next output, after a call of it has ended."""
