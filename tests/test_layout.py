@@ -122,6 +122,22 @@ def test_imports_point_one_way(package: str) -> None:
     assert {} == {name: wrong for name, file in files.items() if (wrong := wrong_imports(package, file.read_text()))}
 
 
+def test_the_kernel_knows_no_gate_and_no_transport() -> None:
+    """The engine imports no gate, batch, worker, gateway, provider, budget, limit or suite; `assembly` does."""
+    capabilities = ("gates", "batches", "workers", "worker", "gateway", "suites", "tasks.dialects", "tasks.chat")
+    settings = ("definition.budget", "definition.shared_budget", "definition.limits")
+    names = tuple(f"evaljournal.runner.{name}" for name in (*capabilities, *settings))
+    found = {
+        (module, target)
+        for module, file in MODULES.items()
+        if module.startswith("evaljournal.runner.engine")
+        for _, target in imports(file.read_text())
+        if target.startswith(names)
+    }
+
+    assert set() == found
+
+
 def test_there_are_no_import_cycles() -> None:
     """No module imports itself through others. `runner`, `runner.cli` and `evaljournal` import their own modules lazily."""
     graph: dict[str, set[str]] = {}

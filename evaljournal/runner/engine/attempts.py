@@ -33,9 +33,8 @@ from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_s
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, StepsHolder, created_steps
 from evaljournal.runner.steps.durable_requests import DurableRequests
-from evaljournal.runner.tasks import LateOutcome, Task
+from evaljournal.runner.tasks import LateOutcome, Task, WorkerEnded
 from evaljournal.runner.tasks.usage import usage_of_response
-from evaljournal.runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""

@@ -21,8 +21,7 @@ from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.notes import Sink, set_note_sink
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import StepsHolder, set_steps
-from evaljournal.runner.tasks import LateOutcome, Task
-from evaljournal.runner.workers.pool import WorkerEnded
+from evaljournal.runner.tasks import LateOutcome, Task, WorkerEnded
 
 
 @fact

@@ -28,14 +28,13 @@ from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import call_size, limits_by_key, policy_maker
-from evaljournal.runner.tasks import Task
+from evaljournal.runner.tasks import Task, WorkerEnd
 
 if TYPE_CHECKING:
     from evaljournal.runner.batches.api import BatchApi
     from evaljournal.runner.batches.targets import BatchTargets
     from evaljournal.runner.gates.budget import BudgetGate
     from evaljournal.runner.workers.driver import Workers
-    from evaljournal.runner.workers.pool import WorkerEnd
 
 
 def assemble(
@@ -135,7 +134,7 @@ def assemble(
     return executor
 
 
-def _note_worker_end(executor: TrialExecutor, recorder: Recorder, worker: str, reason: "WorkerEnd", detail: str) -> None:
+def _note_worker_end(executor: TrialExecutor, recorder: Recorder, worker: str, reason: WorkerEnd, detail: str) -> None:
     if not executor.shutdown.is_over:
         with suppress(JournalError):  # The journal has failed, which ends the run.
             recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))

@@ -25,6 +25,7 @@ from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.notes import Sink
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps
+from evaljournal.runner.tasks import WorkerEnd, WorkerEnded
 from evaljournal.runner.workers.frames import (
     CANCELLED,
     InvalidFrame,
@@ -35,7 +36,7 @@ from evaljournal.runner.workers.frames import (
     parse_question,
     parse_reply,
 )
-from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
+from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerPool
 from evaljournal.runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0
