@@ -10,9 +10,10 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.retries.classify import RemoteError
 from evaljournal.runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Worker, Workers
-from evaljournal.runner.workers.pool import WorkerDied, WorkerEnded
+from evaljournal.runner.workers.pool import WorkerDied
 from tests.workers import MemoryPipe, MemoryWorkers
 
 GRACE = 2.0

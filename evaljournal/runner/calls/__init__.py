@@ -29,6 +29,19 @@ OnLateResult = Callable[[LateOutcome], None]
 """Called when an abandoned call ends."""
 
 
+WorkerEnd = Literal["worker_died", "worker_lost"]
+
+
+class WorkerEnded(Exception):
+    """The worker that ran a call ended before the call was complete; raised by tasks and scorers that run elsewhere."""
+
+    def __init__(self, reason: WorkerEnd, detail: str) -> None:
+        super().__init__(f"{reason.replace('_', ' ')}: {detail}")
+        self.reason: WorkerEnd = reason
+        """`worker_died`: it was the only call in the worker, and is probably the cause. `worker_lost`: it may not be."""
+        self.detail = detail
+
+
 @attrs.frozen
 class ReportedStep:
     """A step that the reply of an endpoint describes; it is never reused."""

@@ -11,7 +11,6 @@ from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import BlobDamaged, Unserializable
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import LIMIT
-from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.results.budget_text import over_budget_text
@@ -21,7 +20,7 @@ from evaljournal.replay.state.budget import OVER_BUDGET
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_timeout, reuse_of
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
-from evaljournal.runner.calls import LateOutcome, Task
+from evaljournal.runner.calls import LateOutcome, Task, WorkerEnded
 from evaljournal.runner.calls.notes import PHASE_NOTE
 from evaljournal.runner.calls.usage import usage_of_response
 from evaljournal.runner.concurrency.constants import SEVERAL
@@ -36,7 +35,6 @@ from evaljournal.runner.secrets.masking import excerpt, mask_output, mask_values
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, StepsHolder, created_steps
 from evaljournal.runner.steps.durable_requests import DurableRequests
-from evaljournal.runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
@@ -144,7 +142,11 @@ class Attempts:
     def _start(self, work: TrialWork) -> tuple[Record, int]:
         """Record the start of an attempt, and inform its policy; return the record, and how many steps may be reused."""
         trial, lane, variant = work.trial, work.lane, work.state.variant
-        work.slot, work.waited = self._lowest_free_slot() if lane.is_live else 0, 0.0
+        work.slot, work.waited = 0, 0.0
+        if lane.is_live:
+            work.slot = heapq.heappop(self._free_slots)  # The lowest; it is in use from now on.
+            if not self._free_slots:
+                self._free_slots.append(work.slot + 1)
         request, new_request = None, self._requests.get(variant)
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
@@ -176,13 +178,6 @@ class Attempts:
         if self._recorder.journal.has_slow_blobs and is_large(outcome.output, _LARGE_OUTPUT):
             outcome = await self._write_blobs(work, outcome)
         return outcome
-
-    def _lowest_free_slot(self) -> int:
-        """Return the lowest free slot number, which is in use from now on."""
-        slot = heapq.heappop(self._free_slots)
-        if not self._free_slots:
-            self._free_slots.append(slot + 1)
-        return slot
 
     def _receive_note(self, work: TrialWork, attempt: int, scope: CallScope, values: dict[str, Any]) -> None:
         """Record notes, or start the timeout of a phase of the attempt; a teardown has a limit of its own."""
@@ -219,10 +214,9 @@ class Attempts:
     def end(self, work: TrialWork, outcome: CallOutcome | OverBudget | Interrupted) -> bool:
         """Record how an attempt ended, and what follows; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts
-        elapsed = self._recorder.clock.elapsed(work.started_at)
-        if not work.lane.is_live:
-            elapsed = 0.0
-        else:
+        clock, elapsed = self._recorder.clock, 0.0
+        if work.lane.is_live:
+            elapsed = round(clock.monotonic() - clock.start - work.started_at, 6)
             heapq.heappush(self._free_slots, work.slot)
         self._scheduler.end_call(work, is_answered=isinstance(outcome, Returned))
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
@@ -325,7 +319,7 @@ class Attempts:
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored_outputs += 1
         work.has_output = True
-        work.output = json_round_trip(output)  # Scorers get the same value before and after a resume.
+        work.output = output
         return True
 
     def _record_failure(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:

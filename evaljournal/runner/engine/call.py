@@ -17,12 +17,11 @@ import trio
 
 from evaljournal.journal.fact import fact
 from evaljournal.journal.format.codec import Blobs
-from evaljournal.runner.calls import LateOutcome, Task
+from evaljournal.runner.calls import LateOutcome, Task, WorkerEnded
 from evaljournal.runner.calls.notes import Sink, set_note_sink
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import StepsHolder, set_steps
-from evaljournal.runner.workers.pool import WorkerEnded
 
 
 @fact

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from evaljournal.journal.errors import SegmentLost
+from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.journal.threads import InThread
 from evaljournal.runner.calls import Task
 from evaljournal.runner.definition.settings import Settings
@@ -199,6 +200,7 @@ class TrialExecutor:
                 await scoring.call(job, scope)
             elif job.has_output or await attempts.attempt(job, scope):
                 if self._scorers:
+                    job.output = json_round_trip(job.output)  # The same value before and after a resume.
                     await scoring.score(job)
                 else:
                     scheduler.complete(job)

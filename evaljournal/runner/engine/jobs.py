@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import attrs
 
@@ -22,9 +22,6 @@ from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
-
-if TYPE_CHECKING:
-    from evaljournal.runner.workers.driver import Worker
 
 ANY_JOB = 1 << 30
 """More jobs than a lane has."""
@@ -54,8 +51,8 @@ class _QueuedJob:
     """What the gates of its lane know about it."""
     waited: float = 0.0
     """Seconds that the call in flight has waited inside it, which are not part of its latency."""
-    place: "Worker | None" = None
-    """The worker that has a place for it."""
+    place: Any = None
+    """The worker that has a place for it, as the gate of places sets it."""
     worker: str = ""
     """Name of the worker that ran its last call."""
 

@@ -180,6 +180,8 @@ class Scheduler:
             due_time = self._clock.now() + job.delay
             self.queues.delay(job, due_time)
             self.timer.schedule(due_time)
+        elif self.queues.hold is None:
+            self.queues.put_live(job)
         else:
             self.queues.put(job)
 

@@ -24,6 +24,7 @@ from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.state.trial import unpack_location
+from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
@@ -36,7 +37,6 @@ from evaljournal.runner.retries.classify import Description, Failure, Fatal, des
 from evaljournal.runner.retries.retry import NoRetry, RetryIn, jitter
 from evaljournal.runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from evaljournal.runner.signals import is_from_signal
-from evaljournal.runner.workers.pool import WorkerEnded
 
 LARGE_VALUE: Final = 16_384
 """Characters of a value from which a built-in scorer runs in a thread, so that it does not block the loop for long."""
@@ -184,11 +184,7 @@ class Scoring:
             self.end(call, exc)
             return
         sink = self._late_recorder.sink(call.work, job=call)
-        value: Any = call.input
-        if call.needs_place:
-            from evaljournal.runner.workers.remote_task import PlacedInput  # noqa: PLC0415  # few runs need it
-
-            value = PlacedInput(call, call.input)
+        value = call if call.needs_place else call.input
         ending = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
         call.needs_own_worker = isinstance(ending, WorkerEnded)
         self.end(call, ending)

@@ -16,7 +16,7 @@ from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.workers import WORKER_ENDED
-from evaljournal.runner.calls import Task
+from evaljournal.runner.calls import Task, WorkerEnd
 from evaljournal.runner.definition.limits import ignores_headers
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.executor import CANCEL_TIMEOUT, TrialExecutor
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from evaljournal.runner.gates.batch_targets import BatchTargets
     from evaljournal.runner.gates.budget import BudgetGate
     from evaljournal.runner.workers.driver import Workers
-    from evaljournal.runner.workers.pool import WorkerEnd
 
 
 def assemble(
@@ -138,7 +137,7 @@ def assemble(
     return executor
 
 
-def _note_worker_end(executor: TrialExecutor, recorder: Recorder, worker: str, reason: "WorkerEnd", detail: str) -> None:
+def _note_worker_end(executor: TrialExecutor, recorder: Recorder, worker: str, reason: WorkerEnd, detail: str) -> None:
     if not executor.shutdown.is_over:
         with suppress(JournalError):  # The journal has failed, which ends the run.
             recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))

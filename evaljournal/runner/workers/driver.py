@@ -21,6 +21,7 @@ from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, Ste
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
+from evaljournal.runner.calls import WorkerEnd, WorkerEnded
 from evaljournal.runner.calls.notes import Sink
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
@@ -35,7 +36,7 @@ from evaljournal.runner.workers.frames import (
     parse_question,
     parse_reply,
 )
-from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
+from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerPool
 from evaljournal.runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0

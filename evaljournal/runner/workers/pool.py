@@ -6,11 +6,9 @@ worker may have run code that a model wrote.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from evaljournal.runner.errors import rule, whole_number
-
-WorkerEnd = Literal["worker_died", "worker_lost"]
 
 
 class WorkerDied(Exception):
@@ -22,16 +20,6 @@ class WorkerDied(Exception):
         """The known cause, such as `signal 11` or `exit code 3`."""
         self.is_external = is_external
         """Whether the cause is outside the worker: the machine or the connection was lost."""
-
-
-class WorkerEnded(Exception):
-    """The worker that ran a call ended before the call was complete."""
-
-    def __init__(self, reason: WorkerEnd, detail: str) -> None:
-        super().__init__(f"{reason.replace('_', ' ')}: {detail}")
-        self.reason: WorkerEnd = reason
-        """`worker_died`: it was the only call in the worker, and is probably the cause. `worker_lost`: it may not be."""
-        self.detail = detail
 
 
 class Pipe(Protocol):

@@ -1,6 +1,6 @@
 """A task and a scorer that are called in a worker."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
@@ -46,12 +46,13 @@ def _case_fields(case: Case) -> dict[str, Any]:
     return {**attrs.asdict(case, recurse=False), "metadata": dict(case.metadata), "files": dict(case.files)}
 
 
-@attrs.define(eq=False)
-class PlacedInput:
-    """The input of a scorer in a worker, and the job that has a place there."""
+class PlacedScoring(Job, Protocol):
+    """A call of a scorer that has a place in a worker."""
 
-    job: Job
-    input: ScorerInput
+    @property
+    def input(self) -> ScorerInput:
+        """What the scorer is called with."""
+        ...
 
 
 class RemoteScorer:
@@ -63,9 +64,9 @@ class RemoteScorer:
         self._name = name
         self._workers = workers
 
-    async def call(self, placed_input: PlacedInput, _: OnLateResult, /) -> Any:
+    async def call(self, job: PlacedScoring, _: OnLateResult, /) -> Any:
         """Call the scorer, in the place that its job has."""
-        scorer_input = placed_input.input
+        scorer_input = job.input
         fields = {
             "scorer": self._name,
             "output": scorer_input.output,
@@ -76,4 +77,4 @@ class RemoteScorer:
             "latency": scorer_input.latency,
             "cost": scorer_input.cost,
         }
-        return await self._workers.call(placed_input.job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))
+        return await self._workers.call(job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))
