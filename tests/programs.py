@@ -14,8 +14,8 @@ import pytest
 
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
 _PACKAGES: Final = """
-agents aiohttp anthropic datasets google inspect_ai ipykernel krippendorff langchain langchain_openai nbclient nbformat
-numpy openai pandas playwright polars ppi_py pydantic_ai ray scipy sklearn statsmodels
+agents aiohttp anthropic datasets google in_toto_attestation inspect_ai ipykernel krippendorff langchain langchain_openai
+nbclient nbformat numpy openai pandas playwright polars ppi_py pydantic_ai ray scipy securesystemslib sklearn statsmodels
 """
 OPTIONAL_PACKAGES: Final = frozenset(_PACKAGES.split())
 """The packages of the extra `compat`, as they are imported."""

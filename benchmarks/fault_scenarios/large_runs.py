@@ -23,7 +23,7 @@ from evaljournal.journal.events import (
 )
 
 ROOT: Final = Path(__file__).parent.parent.parent
-_MEASURED: Final = """
+MEASURED: Final = """
 import sys
 from benchmarks._figures import peak_memory
 from evaljournal.__main__ import main
@@ -44,9 +44,9 @@ COMMANDS = {
 def large_run(figures: Figures, directory: Path, trials: int = 100_000) -> None:
     """`verify`, `status`, `report` and `export` of 100,000 trials need at most 150 MB each."""
     path = directory / "run"
-    trio.run(_write, path, trials)
+    trio.run(write_run, path, trials)
     for name, arguments in COMMANDS.items():
-        command = [sys.executable, "-c", _MEASURED, *(str(path) if word == "RUN" else word for word in arguments)]
+        command = [sys.executable, "-c", MEASURED, *(str(path) if word == "RUN" else word for word in arguments)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         with subprocess.Popen(  # noqa: S603  # our own command
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=directory, env=environment
@@ -60,7 +60,7 @@ def large_run(figures: Figures, directory: Path, trials: int = 100_000) -> None:
         figures.show(f"{name}: CPU", usage.ru_utime + usage.ru_stime, unit="s")
 
 
-async def _write(path: Path, trials: int) -> None:
+async def write_run(path: Path, trials: int) -> None:
     """Write a finished run; its records are what the runner would write at one slot."""
     async with writing(path, new=True, durability="os") as journal:
         journal.append(

@@ -68,6 +68,11 @@ class Cursor:
         self._previous_file = (0, "")
         """Length and SHA-256 of the previous file."""
 
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the valid lines of this segment so far; of nothing, unless everything is checked."""
+        return self._digest.hexdigest()
+
     def enter(self, segment: int) -> None:
         """Move to the start of the next file."""
         self._previous_file = (self.offset, self._digest.hexdigest())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 
+from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from evaljournal.journal.events import Record
@@ -93,6 +94,14 @@ class Verifier:
                 self._problem = exc
             else:
                 self._scan = earlier_scan
+
+    @property
+    def segment(self) -> tuple[str, str]:
+        """Name of the segment of the last record, and the SHA-256 of its bytes up to that record.
+
+        It also stands for the segments before: each has the SHA-256 of the previous one in its first record.
+        """
+        return segments.name(self._scan.cursor.segment), self._scan.cursor.sha256
 
     def result(self) -> Verification:
         """Return the result, after the last record."""

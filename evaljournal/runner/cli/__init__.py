@@ -56,6 +56,11 @@ _GROUPS: Final = {
         "gate": "Check whether a run is worse than a baseline.",
         "diff": "Compare two runs: another name of `compare`.",
     },
+    "Claims": {
+        "attest": "State a result so that others can check it.",
+        "disclose": "Write selected trials with proofs that they belong to a claim.",
+        "check": "Check a claim, or trials that were disclosed for it.",
+    },
     "Journal": {
         "verify": "Check that a journal is intact and its run followed the rules.",
         "salvage": "Copy the intact records of a damaged journal.",

@@ -12,6 +12,6 @@
     plain_scorers  the plain functions among its scorers, called together in a thread
 
 Start with `executor`, then `scheduler`. Capabilities (budgets, known limits, workers, batches) are attached by
-`runner.sessions.assembly`, as gates of lanes; nothing here imports them, and a test keeps it so. Steps and the masking of secrets
-are still known to `attempts`, `call`, `jobs` and `recorder`.
+`runner.sessions.assembly`, as gates of lanes; nothing here imports them, and a test keeps it so. Steps and the masking of
+secrets are still known to `attempts`, `call`, `jobs` and `recorder`.
 """

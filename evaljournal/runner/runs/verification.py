@@ -1,11 +1,12 @@
 """Verification of a run: the journal's integrity, and the audit of its records with recomputed retries."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
 import attrs
 
-from evaljournal.journal import Verification
+from evaljournal.journal import Record, Verification
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import InvalidRecord
@@ -17,6 +18,7 @@ from evaljournal.replay.auditing.findings import Audit, Finding
 from evaljournal.replay.review.auditing import ReviewAuditor
 from evaljournal.replay.review.labels import review_path
 from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import printable
 from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.errors import InvalidSetting
@@ -78,12 +80,20 @@ def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> Ru
     `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it detects that records
     have been removed from the end since then, or that the journal was rewritten.
     """
-    path = run.path if isinstance(run, LoadedRun) else Path(run)
+    return verify_observed(run.path if isinstance(run, LoadedRun) else Path(run), expect_head=expect_head)[0]
+
+
+def verify_observed(
+    path: Path, observe: Callable[[Record], None] | None = None, *, expect_head: str | None = None
+) -> tuple[RunVerification, Verifier, RunState]:
+    """Verify a run, and let `observe` read its records in the same pass; return also its last state."""
     lifecycle = Lifecycle()
     auditor = Auditor(retry_rules, lifecycle=lifecycle)
     verifier = Verifier(path, expect_head=expect_head, lifecycle=lifecycle)
     for record in verifier:
         auditor.apply(record)
+        if observe is not None:
+            observe(record)
     journal, audit, state = verifier.result(), auditor.result(), auditor.state
     if audit.ok and journal.ok:
         try:
@@ -92,7 +102,7 @@ def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> Ru
             seq = state.sessions[-1].seq if state.sessions else state.seq
             finding = Finding(seq, "settings", f"no run can have this gate: {printable(str(exc), _MAX_GATE_LENGTH)}")
             audit = attrs.evolve(audit, findings=(finding,))
-    return RunVerification(journal, audit, _verify_review(path) if journal.ok else None)
+    return RunVerification(journal, audit, _verify_review(path) if journal.ok else None), verifier, state
 
 
 def _verify_review(run: Path) -> ReviewVerification | None:

@@ -1,0 +1,202 @@
+"""Check a bundle: a statement with some of its leaves, their salts and values, and proofs that they are in its tree.
+
+The first line of a bundle is the header, and each other line is a leaf, in the order of the tree. So a million leaves are read
+one at a time, a repeated leaf is noticed at once, and the number of leaves in the header shows that the end is missing. A leaf
+and its values are strings: the digests are about exactly these bytes. A bundle of all leaves needs no proofs.
+
+The result is a list of lines, in the order in which each relies on the one before: the root, the values, the scores, the claim.
+A line is `ok`, `failed` or `unchecked`; a check passes if none has failed. Nothing of a bundle is executed: scores are
+recomputed by built-in scorers. Fields that this version does not know are rejected: they are not signed, and a reader could
+take them for checked. Whatever else has an unexpected shape ends the check at its line.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
+
+import orjson
+
+from evaljournal.replay.claims.leaves import SALT_BYTES, VALUES
+from evaljournal.replay.claims.merkle import Root, leaf_hash, root_of_path
+from evaljournal.replay.claims.statement import MEMBER, VERSION, InvalidClaim, Means, Statement, parse_canonical, parse_envelope
+from evaljournal.replay.text import plural
+
+MAX_SAMPLE: Final = 100_000
+"""Maximum size of a random sample."""
+MAX_LINE: Final = 256 << 20
+"""Maximum bytes of a line."""
+_HEADER: Final = {"bundle", "statement", "leaves", "scorers", "sample", "commitments"}
+_LEAF: Final = {"index", "salt", "leaf", "proof", *VALUES}
+_MAX_MISMATCHES: Final = 10
+"""Maximum number of recomputed scores that are listed because they differ."""
+
+Recompute = Callable[[Mapping[str, Any], str, str, str], Any]
+"""Takes the recorded definition of a scorer, its version, and the JSON of output and expected output; returns the score."""
+
+
+class NotRecomputed(Exception):
+    """A score cannot be recomputed; the message is the reason."""
+
+
+class Line(NamedTuple):
+    """One line of the result of a check."""
+
+    subject: str
+    status: Literal["ok", "failed", "unchecked"]
+    text: str
+
+
+def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, list[Line]]:
+    """Check a bundle, except for the signature of its statement; raise `InvalidClaim` if it has no statement."""
+    statement, number = None, 0
+    try:
+        for line in iter(lambda: stream.readline(MAX_LINE), b""):
+            number += 1
+            if not line.endswith(b"\n"):
+                raise InvalidClaim(f"longer than {MAX_LINE >> 20} MiB, or the end of a truncated bundle")
+            fields = orjson.loads(line)
+            if unknown := sorted(fields.keys() - (_HEADER if statement is None else _LEAF)):
+                raise InvalidClaim(f"unknown field {unknown[0]!r:.60}")
+            if statement is None:
+                statement = parse_envelope(fields["statement"])
+                check = _Check(statement, fields, recompute)
+            else:
+                check.add(**fields)
+        if statement is None:
+            raise InvalidClaim("it is empty")
+        return statement, list(check.lines())
+    except (InvalidClaim, LookupError, TypeError, ValueError, AttributeError) as exc:
+        reason = str(exc) if isinstance(exc, InvalidClaim) else f"not as specified ({type(exc).__name__}: {exc!s:.200})"
+        if statement is None:
+            raise InvalidClaim(f"line 1: {reason}") from exc
+        return statement, [
+            Line("leaves", "failed", f"line {number:,}: {reason}"),
+            Line("claim", "unchecked", "a leaf is wrong"),
+        ]
+
+
+class _Check:
+    """Leaves one after the other, and what follows from all of them."""
+
+    def __init__(self, statement: Statement, header: Mapping[str, Any], recompute: Recompute) -> None:
+        if header["bundle"] != VERSION or statement.is_plan:
+            raise InvalidClaim(f"its version is {header['bundle']!r:.20}, expected {VERSION}, or its statement is a plan")
+        self._statement, self._recompute, self._scorers = statement, recompute, header["scorers"]
+        self._commitments, self._count, self._sample = header["commitments"], header["leaves"], header.get("sample")
+        self._size, self._root = statement.own["tree"]["size"], bytes.fromhex(statement.own["tree"]["root"])
+        self._is_complete = self._count == self._size
+        self._last, self._seen, self._tree, self._means = (-1, ""), 0, Root(), Means(statement.claims)
+        self._undisclosed, self._recomputed, self._mismatches = Counter[str](), Counter[str](), list[str]()
+        self._not_recomputed: Counter[tuple[str, str]] = Counter()
+        """Scorer and reason → scores."""
+        self._drawn: list[int] | None = None
+        if self._sample is not None:
+            if not 0 < self._sample["size"] <= MAX_SAMPLE:
+                raise InvalidClaim(f"its sample has {self._sample['size']!r:.40} leaves, expected 1 to {MAX_SAMPLE:,}")
+            self._drawn = sample_indexes(self._root, self._size, self._sample["size"], self._sample["seed"])
+
+    def add(self, index: int, salt: str, leaf: str, proof: list[str], **values: str) -> None:
+        """Check the next leaf; raise an error if it is not in the tree, or its values are not those that it commits to."""
+        content = parse_canonical(leaf.encode())
+        trial, data = content["trial"], bytes.fromhex(salt)
+        if index.__class__ is not int or index <= self._last[0] or (self._seen and trial <= self._last[1]):
+            raise InvalidClaim(f"leaf {index!r:.40} ({trial!r:.80}) occurs twice, or is out of order")
+        item = leaf_hash(data + leaf.encode())
+        if self._is_complete and (index != self._tree.size or proof):
+            raise InvalidClaim(f"leaf {self._tree.size:,} is missing, or has a proof, which a bundle of all leaves has not")
+        path = [bytes.fromhex(text) for text in proof]
+        if len(data) != SALT_BYTES or not (self._is_complete or root_of_path(item, index, self._size, path) == self._root):
+            raise InvalidClaim(f"leaf {index:,} ({trial!r:.80}) is not in the tree of the statement, or was changed")
+        if self._drawn is not None and self._drawn[self._seen] != index:
+            raise InvalidClaim(f"leaf {index:,} is not the next one that the seed of the sample draws")
+        self._last, self._seen = (index, trial), self._seen + 1
+        self._tree.add(item)
+        for name in VALUES:
+            if name not in values:
+                self._undisclosed[name] += content[name] is not None
+            elif sha256(values[name].encode()).hexdigest() != content[name]:
+                raise InvalidClaim(f"the {name} of leaf {index:,} is not the one that it commits to")
+        self._check_scores(content, values)
+        self._means.add(content)
+
+    def _check_scores(self, content: Mapping[str, Any], values: Mapping[str, str]) -> None:
+        for name, score in content["scores"].items():
+            try:
+                if "output" not in values or "expected" not in values:
+                    raise NotRecomputed("output or expected output not disclosed")
+                value = self._recompute(self._scorers.get(name, {}), score["version"], values["output"], values["expected"])
+            except NotRecomputed as exc:
+                self._not_recomputed[name, str(exc)] += 1
+                continue
+            self._recomputed[name] += 1
+            if (value.__class__, value) != (score["value"].__class__, score["value"]) and len(
+                self._mismatches
+            ) < _MAX_MISMATCHES:
+                self._mismatches.append(f"{name} of {content['trial']!r:.80} is {value!r:.40}, not {score['value']!r:.40}")
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the result; raise an error if leaves are missing."""
+        count = plural(self._seen, "leaf", "leaves")
+        if self._seen != self._count or (self._drawn is not None and len(self._drawn) != self._seen):
+            raise InvalidClaim(f"{count} of {self._count!r:.40}: the bundle is truncated")
+        if not self._is_complete:
+            yield Line("root", "ok", f"{count} of {self._size:,} proven to be in the tree")
+            yield Line("root", "unchecked", f"{self._size - self._seen:,} leaves are not disclosed")
+        elif self._tree.digest() == self._root:
+            yield Line("root", "ok", f"recomputed from all {count}")
+        else:
+            raise InvalidClaim("the root of all leaves is not that of the statement: a leaf was changed")
+        if self._sample is not None:
+            yield Line("sample", "ok", f"seed {self._sample['seed']} draws these {count}")
+        yield from self._value_lines()
+        yield from claim_lines(self._statement, self._means.members() if self._is_complete else None, f"all {count}")
+        for name, (salt, value) in self._commitments.items():
+            is_equal = commitment(bytes.fromhex(salt), value) == self._statement.predicate["commitments"][name]["value"]
+            yield Line(
+                "commitment", "ok" if is_equal else "failed", f"{name}: {value if is_equal else 'not the committed one'}"
+            )
+
+    def _value_lines(self) -> Iterator[Line]:
+        for name in VALUES:
+            number = self._undisclosed[name]
+            yield Line(
+                "values",
+                "unchecked" if number else "ok",
+                f"{name}: {f'{number:,} not disclosed' if number else 'as committed'}",
+            )
+        for text in self._mismatches:
+            yield Line("scores", "failed", text)
+        for name, number in self._recomputed.items():
+            if not self._mismatches:
+                yield Line("scores", "ok", f"{name}: {plural(number, 'score')} recomputed: equal")
+        for (name, reason), number in self._not_recomputed.items():
+            yield Line("scores", "unchecked", f"{name}: {plural(number, 'score')} not recomputed: {reason}")
+
+
+def claim_lines(statement: Statement, members: Mapping[str, Any] | None, source: str) -> Iterator[Line]:
+    """Yield a line for each claim; `members` are those that follow from `source`, None if some leaves are missing."""
+    stated = {**statement.predicate, MEMBER: {name: statement.own[name] for name in ("figures", "outputs", "errors")}}
+    if members is not None and (wrong := [name for name in members if members[name] != stated[name]]):
+        yield Line("claim", "failed", f"{', '.join(wrong)}: not what follows from {source}")
+        return
+    for claim, item, figure in zip(statement.claims, stated["claims"], statement.own["figures"], strict=True):
+        verdict = "holds" if item["passed"] else "does not hold"
+        text = f"{claim} {verdict}: {figure['values']:,} values, {figure['missing']:,} missing"
+        checked = "stated, not recomputed: that needs all leaves" if members is None else f"recomputed from {source}"
+        yield Line("claim", "unchecked" if members is None else "ok", f"{text}; {checked}")
+
+
+def commitment(salt: bytes, value: str) -> str:
+    """Return the salted commitment to the identity of a model or a dataset."""
+    return sha256(salt + value.encode()).hexdigest()
+
+
+def sample_indexes(root: bytes, size: int, n: int, seed: int) -> list[int]:
+    """Return the indexes of a random sample: those with the lowest SHA-256 of root, seed and index.
+
+    The order depends on the root, so who committed to it could not choose what a seed draws that was named afterwards.
+    """
+    order = heapq.nsmallest(n, ((sha256(f"{root.hex()}\n{seed}\n{index}".encode()).digest(), index) for index in range(size)))
+    return sorted(index for _, index in order)

@@ -1,0 +1,82 @@
+"""Merkle trees of RFC 6962 (section 2.1), with SHA-256.
+
+A leaf is hashed with the prefix 0 and a node with the prefix 1, so no node can be presented as a leaf. A checker knows the size
+of the tree from the signed statement: a path proves a leaf at one index only, and no path is longer or shorter than that index
+needs. The root of a million leaves is computed from 20 hashes in memory; only proofs need all leaf hashes, in one byte string.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+SIZE: Final = 32
+"""Bytes of a hash."""
+
+
+def leaf_hash(data: bytes) -> bytes:
+    """Return the hash of a leaf."""
+    return sha256(b"\0" + data).digest()
+
+
+def _node_hash(left: bytes, right: bytes) -> bytes:
+    return sha256(b"\1" + left + right).digest()
+
+
+class Root:
+    """The root of a tree whose leaves are added one after the other."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._complete: list[bytes] = []  # Roots of complete subtrees, one for each bit of the size, the largest first.
+
+    def add(self, item: bytes) -> None:
+        """Add the hash of the next leaf."""
+        self.size += 1
+        size = self.size
+        while not size & 1:
+            item = _node_hash(self._complete.pop(), item)
+            size >>= 1
+        self._complete.append(item)
+
+    def digest(self) -> bytes:
+        """Return the root of the leaves so far."""
+        if not self._complete:
+            return sha256().digest()
+        *others, root = self._complete
+        for item in reversed(others):
+            root = _node_hash(item, root)
+        return root
+
+
+def levels(leaf_hashes: bytes) -> list[bytes]:
+    """Return the hashes of each level of a tree, from the leaves, given one after the other, to the root."""
+    result = [leaf_hashes]
+    while len(below := result[-1]) > SIZE:
+        pairs = range(0, len(below) - SIZE, 2 * SIZE)
+        level = b"".join(_node_hash(below[at : at + SIZE], below[at + SIZE : at + 2 * SIZE]) for at in pairs)
+        result.append(level + (below[-SIZE:] if len(below) // SIZE % 2 else b""))  # A last node without sibling moves up.
+    return result
+
+
+def path(tree: Sequence[bytes], index: int) -> list[bytes]:
+    """Return the hashes beside the way from a leaf to the root, beginning at the leaf; `tree` is from `levels`."""
+    siblings = [(level, ((index >> depth) ^ 1) * SIZE) for depth, level in enumerate(tree[:-1])]
+    return [level[start : start + SIZE] for level, start in siblings if start < len(level)]
+
+
+def root_of_path(item: bytes, index: int, size: int, siblings: Sequence[bytes]) -> bytes | None:
+    """Return the root that a leaf's hash and its path give in a tree of `size` leaves; None if the path does not fit."""
+    last = size - 1
+    if not 0 <= index <= last:
+        return None
+    for sibling in siblings:
+        if not last:
+            return None
+        if index & 1 or index == last:
+            item = _node_hash(sibling, item)
+            while not index & 1 and index:
+                index, last = index >> 1, last >> 1
+        else:
+            item = _node_hash(item, sibling)
+        index, last = index >> 1, last >> 1
+    return None if last else item

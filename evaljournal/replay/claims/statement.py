@@ -1,0 +1,225 @@
+"""What is claimed: a comparison of a mean with a threshold, in an in-toto Statement, in a DSSE envelope.
+
+The predicate is the draft `eval-result` (in-toto/attestation#575, as of 2026-09-28). Members of ours are in its member
+`evaljournal`, which other readers ignore. An optional member that is absent claims nothing, and nothing here fills it in.
+
+A mean is compared without rounding: each number counts as the decimal that the leaf contains, so anyone who can add decimals
+gets the same verdict, and a mean of 0.7 reaches the threshold 0.7.
+"""
+
+import decimal
+import operator
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any, Final, Self
+
+import attrs
+import orjson
+
+from evaljournal.journal import JournalError
+from evaljournal.replay.state.tally import is_summable
+
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+RESULT_TYPE: Final = "https://in-toto.io/attestation/eval-result/v0.1"
+PLAN_TYPE: Final = "urn:evaljournal:eval-plan:1"
+PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+HEAD: Final = "evaljournalHead"
+"""Name of the digest of a journal that is the hash of its last record."""
+MEMBER: Final = "evaljournal"
+"""Our member of the predicate."""
+VERSION: Final = 1
+
+_CLAIM: Final = re.compile(
+    r"\s*+(?:(?P<kind>label)\s*+:\s*+)?(?P<name>\w[\w.-]*+)\s*+(?P<comparator>>=|<=|>|<)\s*+"
+    r"(?P<threshold>-?\d{1,40}+(?:\.\d{1,40}+)?+)\s*+(?P<percent>%?)\s*+"
+)
+_MAX_TRIALS: Final = 100_000_000
+_COMPARATORS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+_EXACT: Final = decimal.Context(prec=1_000, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[decimal.Inexact])
+"""Sums of a million decimals between 1e-324 and 1e100 need fewer than 450 digits."""
+
+
+class InvalidClaim(JournalError):
+    """A claim, a statement or a bundle is not what it has to be."""
+
+
+@attrs.frozen(kw_only=True)
+class Claim:
+    """A comparison of the mean of a score, or of the labels of reviewers, with a threshold."""
+
+    name: str
+    """Name of the score, or of the labels."""
+    kind: str = ""
+    """`label`: the mean of the labels of this name; empty: that of the scores."""
+    variant: str = ""
+    """The only variant that counts; empty: all trials."""
+    comparator: str
+    threshold: str
+    """A decimal number."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a claim, such as `exact>=0.9`, `f1>0.5`, `exact>=90%` or `label:judge>=0.9`."""
+        match = _CLAIM.fullmatch(text)
+        if match is None:
+            raise InvalidClaim(f"{text!r:.100} is not a claim: expected NAME>=NUMBER, such as 'exact>=0.9'")
+        threshold = _EXACT.scaleb(Decimal(match["threshold"]), Decimal(-2 if match["percent"] else 0))
+        return cls(name=match["name"], kind=match["kind"] or "", comparator=match["comparator"], threshold=f"{threshold:f}")
+
+    @property
+    def metric(self) -> str:
+        """Its name in the predicate: `exact`, `exact@mini`, `label:judge`."""
+        return f"{self.kind}{self.kind and ':'}{self.name}{self.variant and '@'}{self.variant}"
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.comparator} {self.threshold}"
+
+    def values(self, leaf: Mapping[str, Any]) -> list[Any]:
+        """Return the values that a trial contributes."""
+        if self.kind:
+            return [label["value"] for label in leaf["labels"] if label["name"] == self.name]
+        return [leaf["scores"][self.name]["value"]] if self.name in leaf["scores"] else []
+
+
+class Means:
+    """The means of several claims over the leaves of a tree, which are added one after the other."""
+
+    def __init__(self, claims: Iterable[Claim]) -> None:
+        self._sums: list[tuple[Claim, list[Any]]] = [(claim, [0, 0, Decimal()]) for claim in claims]
+        """Claim → number of its values, of trials without one, and the sum of the values."""
+        self._ends = [0, 0]
+        """Errors and outputs."""
+
+    def add(self, leaf: Mapping[str, Any]) -> None:
+        """Add what a trial contributes; raise `InvalidClaim` if a value is no number."""
+        self._ends[leaf["output"] is not None] += 1
+        for claim, sums in self._sums:
+            values = claim.values(leaf) if not claim.variant or leaf["variant"] == claim.variant else None
+            for value in values or ():
+                if not is_summable(value):
+                    raise InvalidClaim(f"{claim.metric}: {value!r:.40} of trial {leaf['trial']!r:.80} has no part in a mean")
+                sums[2] = _EXACT.add(sums[2], Decimal(value) if isinstance(value, int) else Decimal(repr(value)))
+            sums[0] += len(values or ())
+            sums[1] += values is not None and not values
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of the predicate and, in `MEMBER`, of ours that follow from the leaves."""
+        claims, figures = list[dict[str, Any]](), list[dict[str, Any]]()
+        for claim, (values, missing, total) in self._sums:
+            passed = _COMPARATORS[claim.comparator](total, _EXACT.multiply(Decimal(claim.threshold), Decimal(values)))
+            claims.append({"metric": claim.metric, "comparator": claim.comparator, "threshold": claim.threshold})
+            claims[-1]["passed"] = bool(passed and values)
+            figures.append(
+                {"kind": claim.kind, "name": claim.name, "variant": claim.variant, "values": values, "missing": missing}
+            )
+        own = {"figures": figures, "outputs": self._ends[1], "errors": self._ends[0]}
+        return {"claims": claims, "sampleSize": min(figure["values"] for figure in figures), MEMBER: own}
+
+
+@attrs.frozen(kw_only=True)
+class Statement:
+    """A statement with the members that a check needs."""
+
+    payload: bytes
+    """The signed bytes."""
+    signatures: Sequence[bytes]
+    content: Mapping[str, Any]
+    predicate: Mapping[str, Any]
+    own: Mapping[str, Any]
+    """Our member of the predicate."""
+    claims: Sequence[Claim]
+    is_plan: bool
+    """Whether it says what will be claimed."""
+
+    def digest(self, name: str, algorithm: str) -> str:
+        """Return a digest of a subject: the journal of the `run` or of its `review`, or the planned `cases`; empty without."""
+        subjects = (item for item in self.content["subject"] if str(item.get("name", "")).partition("/")[0] == name)
+        return next((str(item["digest"].get(algorithm, "")) for item in subjects), "")
+
+
+def pre_authentication_encoding(payload: bytes) -> bytes:
+    """Return the bytes that a signature of an envelope is about: the PAE of DSSE version 1."""
+    return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+
+
+def key_id(signature: bytes) -> str:
+    """Return the fingerprint of the public key in an SSH signature, as `ssh-keygen -l` prints it; raise ValueError without."""
+    length = int.from_bytes(signature[10:14])
+    key = signature[14 : 14 + length]
+    if not signature.startswith(b"SSHSIG") or not length or len(key) != length:
+        raise ValueError("not an SSH signature")
+    return f"SHA256:{b64encode(sha256(key).digest()).decode().rstrip('=')}"
+
+
+def envelope(payload: bytes, signatures: Iterable[bytes]) -> dict[str, Any]:
+    """Return an envelope, without a signature if there is none."""
+    items = [{"keyid": key_id(signature), "sig": b64encode(signature).decode()} for signature in signatures]
+    return {"payload": b64encode(payload).decode(), "payloadType": PAYLOAD_TYPE, "signatures": items}
+
+
+def canonical(value: Any) -> bytes:
+    """Return JSON without blanks, with sorted keys."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def parse_canonical(text: bytes) -> Any:
+    """Parse JSON that is written as `canonical` writes it: no key occurs twice, and every reader reads the same."""
+    value = orjson.loads(text)
+    if canonical(value) != text:
+        raise ValueError("not canonical JSON, or a key occurs twice")
+    return value
+
+
+def parse_envelope(fields: Any) -> Statement:
+    """Read a statement from an envelope; raise `InvalidClaim` if it is not one that can be checked."""
+    try:
+        payload = b64decode(fields["payload"], validate=True)
+        signatures = [b64decode(item["sig"], validate=True) for item in fields["signatures"]]
+        content = parse_canonical(payload)
+        predicate = content["predicate"]
+        own, is_plan = predicate[MEMBER], content["predicateType"] == PLAN_TYPE
+        claims = [
+            Claim(
+                name=figure["name"],
+                kind=figure["kind"],
+                variant=figure["variant"],
+                comparator=item["comparator"],
+                threshold=item["threshold"],
+            )
+            for item, figure in zip(predicate["claims"], own["figures"], strict=True)
+        ]
+        types = fields["payloadType"], content["_type"], content["predicateType"], own["version"]
+        if types != (PAYLOAD_TYPE, STATEMENT_TYPE, PLAN_TYPE if is_plan else RESULT_TYPE, VERSION):
+            raise ValueError(f"its types and version are {types!r:.300}")
+        if not claims or not content["subject"] or not all(item["digest"] for item in content["subject"]):
+            raise ValueError("it claims nothing, or about nothing")
+        for claim, item in zip(claims, predicate["claims"], strict=True):
+            Claim.parse(str(attrs.evolve(claim, variant="")))
+            if claim.metric != item["metric"] or not (is_plan or isinstance(item["passed"], bool)):
+                raise ValueError(f"the claim on {item['metric']!r:.80} is not that of its figures")
+        if not is_plan:
+            _check_result(predicate, own)
+    except (LookupError, TypeError, ValueError, AttributeError, decimal.DecimalException) as exc:
+        raise InvalidClaim(f"not a statement of evaljournal ({type(exc).__name__}: {exc!s:.400})") from exc
+    return Statement(
+        payload=payload, signatures=signatures, content=content, predicate=predicate, own=own, claims=claims, is_plan=is_plan
+    )
+
+
+def _check_result(predicate: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise an error unless the predicate of a result has its members."""
+    if (predicate["assuranceLevel"], predicate["subjectProfile"]) != ("self_attested", "receipt"):
+        raise ValueError("its assuranceLevel is not self_attested, or its subjectProfile is not receipt")
+    counts = [predicate["sampleSize"], own["tree"]["size"], own["outputs"], own["errors"]]
+    counts += [figure[name] for figure in own["figures"] for name in ("values", "missing")]
+    if (
+        any(count.__class__ is not int or not 0 <= count <= _MAX_TRIALS for count in counts)
+        or counts[1] != counts[2] + counts[3]
+    ):
+        raise ValueError("its counts are no counts, or do not add up")
+    digests = [own["tree"]["root"], *(predicate["commitments"][name]["value"] for name in ("model", "dataset"))]
+    if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
+        raise ValueError("a digest is none")

@@ -1,0 +1,82 @@
+"""The command `evaljournal check`."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from evaljournal.replay.claims.checking import Line, check_bundle
+from evaljournal.replay.claims.statement import InvalidClaim, Statement
+from evaljournal.replay.text import printable
+from evaljournal.runner.cli import DAMAGED
+from evaljournal.runner.cli.arguments import RunType
+from evaljournal.runner.cli.terminal.display import print_json
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.sessions.claims.claim import check_journal, check_plan
+from evaljournal.runner.sessions.claims.files import read_statement
+from evaljournal.runner.sessions.claims.recompute import recompute
+from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--journal", type=RunType(), metavar="RUN", help="The run that it is about, to recompute everything.")
+@click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="Public keys, one of which must have signed it.")
+@click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="The plan that it refers to.")
+@click.option("--json", "as_json", is_flag=True, help="Print the lines as JSON.")
+def check(file: Path, *, journal: Path | None, key: Path | None, plan: Path | None, as_json: bool) -> None:
+    """Check a statement of `attest` or a bundle of `disclose`, and list what was checked and what cannot be.
+
+    Signature, root, proofs and values are recomputed, and so are the scores of built-in scorers that make no calls and, if all
+    trials are known, the claim. With --journal, the run is verified, and everything is computed from its records again. Nothing
+    in the file is executed. docs/claims.md specifies the formats; examples/check_claim.py checks them without evaljournal.
+
+    Exit code 4 if something is wrong.
+
+    \b
+    evaljournal check bundle.jsonl --key signer.pub
+    evaljournal check bundle.jsonl --journal runs/capitals/0001
+    """
+    keys, lines = None if key is None else read_public_keys(key), list[Line]()
+    try:
+        lines.extend(_lines(file, journal, keys, plan))
+    except InvalidClaim as exc:
+        lines.append(Line("file", "failed", str(exc)))
+    is_ok = all(line.status != "failed" for line in lines)
+    if as_json:
+        print_json({"path": str(file), "ok": is_ok, "lines": [line._asdict() for line in lines]})
+    else:
+        for line in lines:
+            echo(f"{line.status:<10} {line.subject:<10} {printable(line.text, 500)}", err=line.status == "failed")
+        echo(f"{file}: {'nothing is wrong in what was checked' if is_ok else 'not as stated, see above'}", err=not is_ok)
+    if not is_ok:
+        sys.exit(DAMAGED)
+
+
+def _lines(file: Path, journal: Path | None, keys: Sequence[str] | None, plan_file: Path | None) -> Iterator[Line]:
+    statement, lines = _read(file)
+    plan = None if plan_file is None else read_statement(plan_file)
+    yield from check_signatures(statement, keys)
+    if statement.is_plan:
+        yield from (Line("claim", "unchecked", f"{claim}: planned") for claim in statement.claims)
+        return
+    if plan is not None:
+        yield from check_plan(statement, plan)
+    elif "preRegistration" in statement.predicate:
+        yield Line("plan", "unchecked", "the statement refers to a plan; pass it with --plan")
+    yield from lines
+    if journal is not None:
+        yield from check_journal(journal, statement, plan)
+    else:
+        yield Line("journal", "unchecked", "chain and audit: pass --journal")
+    yield Line("assurance", "unchecked", "self_attested: that the calls were made as recorded is the issuer's word")
+
+
+def _read(file: Path) -> tuple[Statement, list[Line]]:
+    """Return the statement in a file, and the lines about the leaves that it discloses."""
+    with file.open("rb") as stream:
+        if b'"bundle"' in stream.read(1 << 10):
+            stream.seek(0)
+            return check_bundle(stream, recompute)
+    return read_statement(file), [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")]

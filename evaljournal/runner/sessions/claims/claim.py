@@ -1,0 +1,366 @@
+"""Attest a claim about a run, disclose leaves, and compare a statement with a journal.
+
+The order of `attest` is that in which each step relies on the one before: the run is verified, and its values are digested in
+the same pass; a run that does not verify, or is not finished, is rejected. Then each leaf is computed, salted, hashed and
+counted for the claims, one at a time. The statement follows from the records, the secret and the arguments alone, without the
+time of day, so the same command gives the same statement.
+
+Nothing is claimed that a checker of the whole journal would not find: the means are those of the leaves, not of the state.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.journal import Blob, JournalError
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.segments import is_run
+from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.events import RunStarted
+from evaljournal.journal.format.blobs import content, with_loaded_blobs
+from evaljournal.journal.readers.verification import Verifier
+from evaljournal.replay.claims import merkle
+from evaljournal.replay.claims.checking import Line, claim_lines, commitment, sample_indexes
+from evaljournal.replay.claims.leaves import VALUES, Salts, Values
+from evaljournal.replay.claims.statement import (
+    HEAD,
+    MEMBER,
+    PLAN_TYPE,
+    RESULT_TYPE,
+    STATEMENT_TYPE,
+    VERSION,
+    Claim,
+    InvalidClaim,
+    Means,
+    Statement,
+    canonical,
+    envelope,
+    parse_envelope,
+)
+from evaljournal.replay.definition import load_definition
+from evaljournal.replay.review.labels import Review, review_path
+from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.text import plural
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.errors import UsageError, command, suggest
+from evaljournal.runner.runs.verification import verify_observed
+from evaljournal.runner.sessions.claims.files import make_secret, read_secret
+from evaljournal.runner.sessions.claims.recompute import is_recomputable
+from evaljournal.runner.sessions.claims.signing import sign
+from evaljournal.runner.sessions.plan import SelectedTrials
+from evaljournal.version import installed_version
+
+UNNAMED: Final = "urn:evaljournal:unnamed"
+"""The evaluator of a statement that names none."""
+_CASES: Final = "evaljournalCases"
+_MAX_CLAIMS: Final = 100
+_MAX_VALUE: Final = 16 << 20
+"""Maximum bytes of a value that is disclosed."""
+
+
+@attrs.frozen
+class Snapshot:
+    """A run and its review up to the last records that a claim is about."""
+
+    state: RunState
+    values: Values
+    review: Review
+    subjects: Sequence[Mapping[str, Any]]
+
+    @property
+    def started(self) -> RunStarted:
+        """The definition of the run."""
+        assert self.state.started is not None
+        return self.state.started
+
+    def leaves(self) -> Iterator[dict[str, Any]]:
+        """Yield the leaves."""
+        return self.values.leaves(self.state.trials, self.review.labels)
+
+    def salts(self, secret: bytes) -> Salts:
+        """Return the salts of the leaves and commitments."""
+        heads = [subject["digest"][HEAD] for subject in self.subjects]
+        return Salts(secret, heads[0], "".join(heads[1:]))
+
+    def identities(self) -> dict[str, str]:
+        """Return what the commitments to the model and the dataset are about."""
+        started, definition = self.started, load_definition(self.started.definition) or {}
+        model = {
+            "fingerprint": started.task_fingerprint,
+            "task": definition.get("task"),
+            "variants": definition.get("variants"),
+        }
+        dataset = {"fingerprint": started.dataset_fingerprint, "source": started.dataset}
+        return {"model": canonical(model).decode(), "dataset": canonical(dataset).decode()}
+
+
+def _hash(leaf: Mapping[str, Any], salts: Salts) -> bytes:
+    return merkle.leaf_hash(salts.of("trial", leaf["trial"]) + canonical(leaf))
+
+
+def _subject(name: str, verifier: Verifier, head: str) -> dict[str, Any]:
+    segment, digest = verifier.segment
+    return {"name": f"{name}/{segment}", "digest": {"sha256": digest, HEAD: head}}
+
+
+def _read_review(run: Path, head: str | None) -> tuple[Review, list[dict[str, Any]]]:
+    """Read the review of a run up to a record (None: the last), and its subject; nothing if the head is empty."""
+    path, review, subject = review_path(run), Review(), list[dict[str, Any]]()
+    if head == "" or not is_run(path):
+        return review, subject
+    verifier = Verifier(path)
+    for record in verifier:
+        review.apply(with_loaded_blobs(record, DISK))
+        subject = [_subject("review", verifier, record.h)]
+        if record.h == head:
+            break
+    return review, subject
+
+
+def _read_snapshot(path: Path, statement: Statement) -> Snapshot:
+    """Read a run up to the record that a statement is about: later records change its state."""
+    state, values, verifier, head = RunState(), Values(), Verifier(path), statement.digest("run", HEAD)
+    for record in verifier:
+        values.apply(record)
+        state.apply(record)
+        if record.h == head:
+            review, subject = _read_review(path, statement.digest("review", HEAD))
+            return Snapshot(state, values, review, [_subject("run", verifier, head), *subject])
+    raise InvalidClaim(f"{path} has no record with the hash {head!r:.80} that is in the statement")
+
+
+def _verified_snapshot(path: Path) -> Snapshot:
+    """Verify a run, and return it; raise what is wrong with it."""
+    values = Values()
+    verification, verifier, state = verify_observed(path, values.apply)
+    review, findings = verification.review, list(verification.audit.findings)
+    problem = verification.journal.problem or (None if review is None else review.journal.problem)
+    if problem is not None:
+        raise problem
+    findings += () if review is None else review.findings
+    if findings:
+        reason = f"{findings[0].message}; nothing can be claimed about a run that {command('verify', path)} rejects"
+        raise InvalidRecord(path, findings[0].seq, reason)
+    own_review, subject = _read_review(path, None)
+    return Snapshot(state, values, own_review, [_subject("run", verifier, state.head), *subject])
+
+
+def attest(
+    path: Path, texts: Sequence[str], variant: str | None, plan: Statement | None, *, evaluator: str, key: Path | None
+) -> Statement:
+    """Return a statement that claims something about a finished run, or what a plan has announced.
+
+    A claim that does not hold is stated, too, as one that has not passed.
+    """
+    claims = [Claim.parse(text) for text in texts] if plan is None else plan.claims
+    snapshot = _verified_snapshot(path)
+    if snapshot.state.outcome != "finished":
+        raise UsageError(f"{path} is not finished, so nothing can be claimed about it", hint=command("resume", path))
+    if plan is not None and (changes := _plan_differences(plan, snapshot)):
+        raise UsageError(f"{path} is not the run that was planned: {', '.join(changes)} differ")
+    names = snapshot.state.variants.names
+    if variant is not None and variant not in names:
+        raise UsageError(f"{path} has no variant {variant!r}{suggest(variant, names)}")
+    chosen_variants = [variant] if variant is not None else names or [""]  # The mean of several models is that of none.
+    claims = [attrs.evolve(claim, variant=name) for claim in claims for name in chosen_variants]
+    if not 0 < len(claims) <= _MAX_CLAIMS:
+        raise UsageError(f"{plural(len(claims), 'claim')}; make 1 to {_MAX_CLAIMS}, such as --claim 'exact>=0.9'")
+    for claim in claims:
+        _check_claim(claim, snapshot)
+    content_ = _statement(snapshot, claims, snapshot.salts(make_secret(path)), evaluator)
+    if plan is not None:
+        content_["predicate"]["preRegistration"] = {"alg": "sha256", "value": sha256(plan.payload).hexdigest()}
+    return _signed(content_, key)
+
+
+def _signed(statement: Mapping[str, Any], key: Path | None) -> Statement:
+    payload = canonical(statement)
+    return parse_envelope(envelope(payload, [] if key is None else [sign(payload, key)]))
+
+
+def _check_claim(claim: Claim, snapshot: Snapshot) -> None:
+    """Raise an error if there is nothing to claim."""
+    scores, labels = snapshot.state.scores, {label.name for label in snapshot.review.labels}
+    if claim.kind and claim.name not in labels:
+        hint = "label outputs first: evaljournal review"
+        raise UsageError(f"the run has no labels of {claim.name!r}{suggest(claim.name, labels)}", hint=hint)
+    if not claim.kind and claim.name not in scores:
+        raise UsageError(f"the run has no score {claim.name!r}{suggest(claim.name, scores)}")
+
+
+def _statement(snapshot: Snapshot, claims: Sequence[Claim], salts: Salts, evaluator: str) -> dict[str, Any]:
+    root, means, started = merkle.Root(), Means(claims), snapshot.started
+    for leaf in snapshot.leaves():
+        root.add(_hash(leaf, salts))
+        means.add(leaf)
+    members = means.members()
+    for claim, figure in zip(claims, members[MEMBER]["figures"], strict=True):
+        if not figure["values"]:
+            raise UsageError(f"no trial has a value of {claim.metric}, so nothing can be claimed about it")
+    values = {name: commitment(salts.of("commitment", name), value) for name, value in snapshot.identities().items()}
+    tree = {"hash": "rfc6962-sha256", "size": root.size, "root": root.digest().hex()}
+    withdrawn = snapshot.state.totals.stages["withdrawn"]
+    predicate = {
+        **members,
+        "evaluator": {"id": evaluator},
+        "evaluatedAt": snapshot.state.at,
+        "suite": {"name": started.evaluation, "version": sha256(canonical(dict(started.scorers))).hexdigest()[:16]},
+        "commitments": {name: {"alg": "sha256-salted-v1", "value": value, "salted": True} for name, value in values.items()},
+        "assuranceLevel": "self_attested",
+        "subjectProfile": "receipt",
+        "harness": {"name": "evaljournal", "version": installed_version(), "digest": {"dirHash1": _package_digest()}},
+        MEMBER: {**members[MEMBER], "version": VERSION, "tree": tree, "withdrawn": withdrawn},
+    }
+    subjects = list(snapshot.subjects)
+    return {"_type": STATEMENT_TYPE, "subject": subjects, "predicateType": RESULT_TYPE, "predicate": predicate}
+
+
+def _package_digest() -> str:
+    """Return the SHA-256 of the list that `sha256sum` prints for the files of this package, sorted by path."""
+    directory = Path(__file__).parents[2]
+    files = [file for file in directory.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    paths = sorted((file.relative_to(directory).as_posix(), file) for file in files)
+    return sha256("".join(f"{sha256(file.read_bytes()).hexdigest()}  {name}\n" for name, file in paths).encode()).hexdigest()
+
+
+def plan_statement(
+    selection: SelectedTrials, settings: Settings, texts: Sequence[str], *, evaluator: str, key: Path | None
+) -> Statement:
+    """Return a statement of what will be claimed about the next run of an evaluation."""
+    evaluation, claims = selection.evaluation, [Claim.parse(text) for text in texts]
+    if not selection.trials.fingerprint:
+        raise UsageError("the cases can be read only once, so they cannot be committed to", hint="pass a file or a list")
+    for claim in claims:
+        if not claim.kind and claim.name.partition(".")[0] not in evaluation.scorers:
+            raise UsageError(f"no scorer {claim.name!r}{suggest(claim.name, evaluation.scorers)}")
+    predicate = {
+        "claims": [{"metric": claim.metric, "comparator": claim.comparator, "threshold": claim.threshold} for claim in claims],
+        "evaluator": {"id": evaluator},
+        "plannedAt": datetime.now(UTC).isoformat(),
+        "suite": {"name": evaluation.name},
+        "seed": settings.seed,
+        "task": evaluation.fingerprint,
+        "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values()},
+        "trials": (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),
+        MEMBER: {"version": VERSION, "figures": [{"kind": claim.kind, "name": claim.name, "variant": ""} for claim in claims]},
+    }
+    subject = [{"name": "cases", "digest": {_CASES: selection.trials.fingerprint}}]
+    return _signed({"_type": STATEMENT_TYPE, "subject": subject, "predicateType": PLAN_TYPE, "predicate": predicate}, key)
+
+
+def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
+    """Return what of a run is not as it was planned."""
+    started, totals = snapshot.started, snapshot.state.totals
+    actual = {
+        "task": started.task_fingerprint,
+        "scorers": dict(started.scorers),
+        "seed": snapshot.state.settings.get("seed"),
+        "trials": totals.completed + totals.failed,
+    }
+    differences = [name for name, value in actual.items() if plan.predicate.get(name) != value]
+    differences += ["cases"] if plan.digest("cases", _CASES) != started.dataset_fingerprint else []
+    start = datetime.fromisoformat(snapshot.state.sessions[0].at)
+    is_later = datetime.fromisoformat(str(plan.predicate.get("plannedAt"))) > start
+    return [*differences, "times (the run started before the plan)"] if is_later else differences
+
+
+def disclose(
+    path: Path, statement: Statement, trials: Sequence[str] | None, sample: Mapping[str, int] | None, reveal: Sequence[str]
+) -> tuple[int, Iterator[bytes]]:
+    """Return the number of disclosed leaves, and the lines of a bundle with these trials (None: all) or a sample of them.
+
+    The tree is computed again, and must be that of the statement.
+    """
+    if (secret := read_secret(path)) is None:
+        raise UsageError(f"{path} has no secret, so nothing can be disclosed", hint="use the directory that was attested")
+    snapshot = _read_snapshot(path, statement)
+    salts, root, hashes, names = snapshot.salts(secret), merkle.Root(), bytearray(), list[str]()
+    for leaf in snapshot.leaves():
+        hashes += _hash(leaf, salts)
+        root.add(bytes(hashes[-merkle.SIZE :]))
+        names.append(leaf["trial"])
+    if root.digest().hex() != statement.own["tree"]["root"]:
+        raise UsageError(f"the trials of {path} are not those of the statement", hint="pass the statement of this run")
+    if sample is not None:
+        trials = [names[index] for index in sample_indexes(root.digest(), len(names), sample["size"], sample["seed"])]
+    chosen, tree = set(names if trials is None else trials), merkle.levels(bytes(hashes))
+    for name in sorted(chosen.difference(names)):
+        raise UsageError(f"the statement has no trial {name!r}{suggest(name, names)}")
+    definition = load_definition(snapshot.started.definition) or {}
+    header = {
+        "bundle": VERSION,
+        "statement": envelope(statement.payload, statement.signatures),
+        "leaves": len(chosen),
+        "scorers": {name: item for name, item in definition.get("scorers", {}).items() if is_recomputable(item)},
+        "commitments": {name: [salts.of("commitment", name).hex(), snapshot.identities()[name]] for name in reveal},
+        **({} if sample is None else {"sample": sample}),
+    }
+
+    def lines() -> Iterator[bytes]:
+        yield canonical(header) + b"\n"
+        order = [(index, leaf) for index, leaf in enumerate(snapshot.leaves()) if leaf["trial"] in chosen]
+        values = read_values(path, snapshot.state.trials, (leaf["trial"] for _, leaf in order))
+        for (index, leaf), own in zip(order, values, strict=True):
+            proof = [] if len(chosen) == len(names) else merkle.path(tree, index)
+            salt = salts.of("trial", leaf["trial"])
+            fields = {
+                "index": index,
+                "salt": salt.hex(),
+                "leaf": canonical(leaf).decode(),
+                "proof": [item.hex() for item in proof],
+            }
+            texts = {name: _text(getattr(own, name)) for name in VALUES if leaf[name] is not None}
+            yield canonical(fields | {name: text.decode() for name, text in texts.items() if len(text) <= _MAX_VALUE}) + b"\n"
+
+    return len(chosen), lines()
+
+
+def _text(value: Any) -> bytes:
+    """Return the JSON whose digest is in a leaf; that of a large value is as it was written."""
+    return content(value, DISK) if isinstance(value, Blob) else canonical(value)
+
+
+def check_journal(path: Path, statement: Statement, plan: Statement | None) -> Iterator[Line]:
+    """Compare a statement with the journal of its run: verify it, and compute everything again."""
+    try:
+        _verified_snapshot(path)
+    except InvalidRecord as exc:
+        yield Line("audit", "failed", str(exc))
+        return
+    except JournalError as exc:
+        yield Line("chain", "failed", str(exc))
+        return
+    yield Line("chain", "ok", "the journal is as it was written")
+    yield Line("audit", "ok", "the run followed its rules")
+    snapshot = _read_snapshot(path, statement)
+    is_equal = list(snapshot.subjects) == statement.content["subject"]
+    yield Line("head", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the journals that the statement is about")
+    secret, root, means = read_secret(path), merkle.Root(), Means(statement.claims)
+    salts = None if secret is None else snapshot.salts(secret)
+    for leaf in snapshot.leaves():
+        means.add(leaf)
+        if salts is not None:
+            root.add(_hash(leaf, salts))
+    if salts is None:
+        yield Line("root", "unchecked", "the salts are not in this copy of the run")
+    else:
+        is_equal = root.digest().hex() == statement.own["tree"]["root"]
+        yield Line("root", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the root of the trials in the journal")
+    yield from claim_lines(statement, means.members(), "the journal")
+    if plan is not None:
+        changes = _plan_differences(plan, snapshot)
+        yield Line("plan", "failed" if changes else "ok", f"{', '.join(changes) or 'nothing'} in the journal is not as planned")
+
+
+def check_plan(statement: Statement, plan: Statement) -> Iterator[Line]:
+    """Compare a statement with the plan that it refers to."""
+    reference = statement.predicate.get("preRegistration", {}).get("value")
+    claims = {str(attrs.evolve(claim, variant="")) for claim in statement.claims}
+    is_equal = plan.is_plan and reference == sha256(plan.payload).hexdigest() and claims == set(map(str, plan.claims))
+    yield Line("plan", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the plan that the statement refers to")
+    yield Line("plan", "unchecked", "that it existed before the run: only who published or timestamped it can show that")

@@ -1,0 +1,99 @@
+"""The directory `RUN/claims/`: the secret of the run, and the statements that were made about it.
+
+The secret is made once and never replaced, because leaves can only be disclosed with the secret that hid them: of two commands
+that make it at the same time, the one that links its file first wins. Commands that copy a run (`fork`, `merge`, `salvage`),
+exports and reports read records only, so the secret is in none of them.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from evaljournal.journal import JournalError
+from evaljournal.journal.disk.files import CREATE_NEW, DISK
+from evaljournal.replay.claims.statement import InvalidClaim, Statement, canonical, envelope, parse_envelope
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.runs.atomic_write import write_atomically
+
+_SECRET: Final = "secret"  # noqa: S105  # the name of a file
+_SECRET_BYTES: Final = 32
+_MAX_STATEMENT: Final = 16 << 20
+"""Maximum bytes of a statement."""
+
+
+def _directory(run: Path) -> Path:
+    path = run / "claims"
+    if path.is_symlink() or path.is_file():  # A symlink in a foreign run could point elsewhere.
+        raise JournalError(f"{path} is not a directory; move it elsewhere", path=path)
+    return path
+
+
+def read_secret(run: Path) -> bytes | None:
+    """Return the secret of a run; None if it has none."""
+    file = _directory(run) / _SECRET
+    try:
+        with DISK.read(str(file)) as stream:
+            secret = stream.read(_SECRET_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(secret) != _SECRET_BYTES:
+        raise JournalError(f"{file} has {len(secret)} bytes, expected {_SECRET_BYTES}; restore it from a copy of the run")
+    return secret
+
+
+def make_secret(run: Path) -> bytes:
+    """Return the secret of a run, which only its owner can read; make it if there is none."""
+    directory = _directory(run)
+    directory.mkdir(exist_ok=True)
+    if (secret := read_secret(run)) is None:
+        temporary = directory / f".{_SECRET}.{secrets.token_hex(8)}"
+        with open(DISK.open(str(temporary), CREATE_NEW), "wb") as stream:
+            stream.write(secrets.token_bytes(_SECRET_BYTES))
+            stream.flush()
+            DISK.fsync(stream.fileno())
+        with suppress(FileExistsError):
+            os.link(temporary, directory / _SECRET)
+        temporary.unlink()
+        DISK.sync_directory(str(directory))
+        secret = read_secret(run)
+    assert secret is not None
+    return secret
+
+
+def write_statement(statement: Statement, file: Path) -> None:
+    """Write a statement in its envelope."""
+    write_atomically(file, [canonical(envelope(statement.payload, statement.signatures)), b"\n"])
+
+
+def keep_statement(run: Path, statement: Statement) -> Path:
+    """Write a statement to the directory of its run; the same one has the same name."""
+    file = _directory(run) / f"{sha256(statement.payload).hexdigest()[:16]}.json"
+    write_statement(statement, file)
+    return file
+
+
+def read_statement(file: Path) -> Statement:
+    """Read a statement in its envelope."""
+    with DISK.read(str(file)) as stream:
+        data = stream.read(_MAX_STATEMENT)
+    try:
+        return parse_envelope(orjson.loads(data))
+    except ValueError as exc:
+        raise InvalidClaim(f"{file} is neither a statement nor a bundle ({exc})") from exc
+
+
+def kept_statements(run: Path) -> list[Path]:
+    """Return the files of the statements about a run, the newest last."""
+    return sorted(_directory(run).glob("*.json"), key=lambda file: (file.lstat().st_mtime_ns, file.name))
+
+
+def newest_statement(run: Path) -> Path:
+    """Return the file of the newest statement about a run."""
+    if not (files := kept_statements(run)):
+        raise UsageError(f"{run} has no claim", hint="make one with `evaljournal attest`")
+    return files[-1]

@@ -1,0 +1,74 @@
+"""Runs that claims are made about, and keys that sign them."""
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from evaljournal import Case
+from evaljournal.replay import load
+from evaljournal.replay.claims.checking import Line, check_bundle
+from evaljournal.replay.claims.statement import Statement
+from evaljournal.runner.review.journal import Annotation, annotate
+from evaljournal.runner.sessions.claims.claim import UNNAMED, attest, disclose
+from evaljournal.runner.sessions.claims.recompute import recompute
+from evaljournal.scorers import close_to, contains, exact, f1, regex
+from tests.processes import TIMEOUT
+from tests.programs import find_program
+from tests.runs import define_real, run_real
+
+SCORERS: Final = (exact, contains, f1, regex("^it"), close_to(0.1))
+
+
+def claimed_run(path: Path, cases: int = 7, *, scorers: Iterable[Any] = SCORERS, **options: Any) -> Path:
+    """Run cases of which every third is answered wrongly, with several built-in scorers."""
+
+    def answer(number: int) -> str:
+        return "wrong, 3" if number % 3 == 2 else f"it is {number}"
+
+    items = [Case(name=f"case-{number}", input=number, expected=f"it is {number}") for number in range(cases)]
+    definition = define_real(answer, items, **options)
+    for scorer in scorers:
+        definition.score(scorer)
+    run_real(definition, path)
+    return path
+
+
+def claim(
+    path: Path, *texts: str, key: Path | None = None, plan: Statement | None = None, variant: str | None = None
+) -> Statement:
+    """Attest claims about a run."""
+    return attest(path, texts, variant, plan, evaluator=UNNAMED, key=key)
+
+
+def bundle(path: Path, statement: Statement, *, trials: Any = None, sample: Any = None, reveal: Any = ()) -> list[bytes]:
+    """Return the lines of a bundle."""
+    return list(disclose(path, statement, trials, sample, reveal)[1])
+
+
+def checked(directory: Path, lines: list[bytes]) -> list[Line]:
+    """Check the lines of a bundle."""
+    file = directory / "bundle.jsonl"
+    file.write_bytes(b"".join(lines))
+    with file.open("rb") as stream:
+        return check_bundle(stream, recompute)[1]
+
+
+def failures(lines: list[Line]) -> list[str]:
+    """Return what is not as stated."""
+    return [line.text for line in lines if line.status == "failed"]
+
+
+def label(path: Path, name: str, *, value: bool, reviewer: str = "ada.lovelace") -> None:
+    """Record a label of the score `exact`."""
+    trio.run(annotate, load(path), [Annotation(trial=name, name="exact", value=value, reviewer=reviewer)])
+
+
+def make_key(directory: Path, *arguments: str, kind: str = "ed25519", passphrase: str = "") -> Path:
+    """Return the file of a new SSH key; without ssh-keygen, the test is skipped."""
+    program = find_program("ssh-keygen", package="openssh-client")
+    file = directory / f"key-{kind}-{len(list(directory.iterdir()))}"
+    subprocess.run([program, "-q", "-t", kind, "-N", passphrase, "-f", str(file), *arguments], check=True, timeout=TIMEOUT)
+    return file

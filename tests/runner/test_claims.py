@@ -1,0 +1,448 @@
+"""Claims about runs: attested, disclosed and checked; altered statements, bundles and journals are rejected."""
+
+import base64
+import copy
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+import pytest
+import trio
+
+from evaljournal import Score
+from evaljournal.journal.errors import InvalidRecord, JournalDamaged
+from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.claims.statement import (
+    InvalidClaim,
+    Statement,
+    canonical,
+    envelope,
+    parse_envelope,
+    pre_authentication_encoding,
+)
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.runs.fork import fork
+from evaljournal.runner.sessions.claims.claim import check_journal
+from evaljournal.runner.sessions.claims.files import keep_statement, make_secret, newest_statement, read_secret
+from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys, sign
+from evaljournal.scorers import exact, regex
+from tests.claims import bundle, checked, claim, claimed_run, failures, label, make_key
+from tests.journal.samples import complete_run, fake_clock, flip, segment, session, trial, write_sync
+from tests.programs import import_optional
+
+TRIES = 10_000
+"""Changed bytes that must be rejected; by default, a part of them."""
+
+
+@pytest.fixture(scope="module")
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that no test changes, with a secret."""
+    path = claimed_run(tmp_path_factory.mktemp("claims") / "run")
+    make_secret(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def statement(shared_run: Path) -> Statement:
+    """Return a statement about it."""
+    return claim(shared_run, "exact>=0.7", "f1>0.5")
+
+
+def altered(payload: bytes, change: Callable[[Any], None]) -> Statement:
+    """Return a statement with another content and no signature."""
+    content = orjson.loads(payload)
+    change(content)
+    return parse_envelope(envelope(canonical(content), []))
+
+
+def test_a_claim_is_what_the_scores_give(shared_run: Path, statement: Statement) -> None:
+    """Five of seven outputs are right: at least 0.7, less than 0.72; the statement has the members of the draft."""
+    predicate = claim(shared_run, "exact>=0.7", "exact<0.72", "exact>=72%").predicate
+
+    assert [True, True, False] == [item["passed"] for item in predicate["claims"]]
+    assert (7, "self_attested", "receipt") == (
+        predicate["sampleSize"],
+        predicate["assuranceLevel"],
+        predicate["subjectProfile"],
+    )
+    assert {"model", "dataset"} == predicate["commitments"].keys()
+    assert 7 == statement.own["tree"]["size"]
+    assert claim(shared_run, "exact>=0.7", "f1>0.5").payload == statement.payload
+
+
+def test_the_statement_contains_nothing_of_a_trial(shared_run: Path, statement: Statement) -> None:
+    """No name, input, output, digest or salt of a trial is in the statement."""
+    text = statement.payload.decode()
+    leaves = [orjson.loads(line) for line in bundle(shared_run, statement)[1:]]
+    values = {
+        value
+        for leaf in leaves
+        for value in (leaf["salt"], *orjson.loads(leaf["leaf"]).values())
+        if isinstance(value, str) and value
+    }
+
+    assert not [value for value in values if value in text]
+
+
+def test_a_bundle_of_all_trials_proves_the_claim(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """With all trials, root, values, scores and claims are recomputed."""
+    lines = checked(tmp_path, bundle(shared_run, statement, reveal=("dataset",)))
+
+    assert ["root", *["values"] * 3, *["scores"] * 5, "claim", "claim", "commitment"] == [line.subject for line in lines]
+    assert {"ok"} == {line.status for line in lines}
+    assert "exact >= 0.7 holds: 7 values, 0 missing; recomputed from all 7 leaves" in [line.text for line in lines]
+
+
+def test_selected_trials_are_proven(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """Selected trials are proven to be in the tree, and the claim is stated, not recomputed."""
+    lines = checked(tmp_path, bundle(shared_run, statement, trials=["case-2", "case-5"]))
+
+    assert [] == failures(lines)
+    assert "2 leaves of 7 proven to be in the tree" in [line.text for line in lines]
+    assert {"unchecked"} == {line.status for line in lines if line.subject == "claim"}
+
+
+def test_a_sample_is_drawn_again(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """A sample is that of its seed; with another seed, or without one of its trials, it is rejected."""
+    lines = bundle(shared_run, statement, sample={"size": 3, "seed": 5})
+    header = orjson.loads(lines[0])
+    other = canonical({**header, "sample": {"size": 3, "seed": 6}}) + b"\n"
+    shorter = canonical({**header, "leaves": 2}) + b"\n"
+
+    assert [] == failures(checked(tmp_path, lines))
+    assert failures(checked(tmp_path, [other, *lines[1:]]))
+    assert failures(checked(tmp_path, [shorter, *lines[1:3]]))
+    assert failures(checked(tmp_path, [canonical({**header, "sample": {"size": 10**9, "seed": 5}}) + b"\n", *lines[1:]]))
+
+
+def change_byte(data: bytes, rng: random.Random) -> bytes:
+    """Return bytes of which one is another."""
+    at = rng.randrange(len(data))
+    return data[:at] + bytes([data[at] ^ rng.randrange(1, 256)]) + data[at + 1 :]
+
+
+def _changed_leaves(directory: Path, run: Path, statement: Statement, tries: int) -> int:
+    rng, rejected = random.Random(7), 0
+    all_lines = {len(lines): lines for lines in (bundle(run, statement), bundle(run, statement, trials=["case-1", "case-4"]))}
+    for _ in range(tries):
+        lines = list(rng.choice(list(all_lines.values())))
+        number = rng.randrange(1, len(lines))
+        fields = orjson.loads(lines[number])
+        name = rng.choice(["leaf", "salt", "input", "expected", "output"])
+        data = bytes.fromhex(fields[name]) if name == "salt" else fields[name].encode()
+        changed = change_byte(data, rng)
+        fields[name] = changed.hex() if name == "salt" else changed.decode("latin-1")
+        if name != "salt" and fields[name].encode() == data:
+            continue
+        lines[number] = canonical(fields) + b"\n"
+        rejected += bool(failures(checked(directory, lines)))
+    return rejected
+
+
+def test_a_changed_leaf_is_rejected(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """Whichever byte of a leaf, a salt or a value is changed: the bundle is rejected."""
+    assert 300 == _changed_leaves(tmp_path, shared_run, statement, 300)
+
+
+@pytest.mark.exhaustive
+def test_any_changed_leaf_is_rejected(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """The same for 10,000 changes."""
+    assert TRIES == _changed_leaves(tmp_path, shared_run, statement, TRIES)
+
+
+def _changed_signatures(directory: Path, run: Path, tries: int, kind: str) -> int:
+    rng, key = random.Random(7), make_key(directory, kind=kind)
+    keys = read_public_keys(key.with_suffix(".pub"))
+    signed = claim(run, "exact>=0.7", key=key)
+    assert ["ok"] == [line.status for line in check_signatures(signed, keys)]
+    rejected = 0
+    for _ in range(tries):
+        if rng.random() < 0.5:
+            changed = attrs.evolve(signed, payload=change_byte(signed.payload, rng))
+        else:
+            changed = attrs.evolve(signed, signatures=[change_byte(signed.signatures[0], rng)])
+        rejected += ["failed"] == [line.status for line in check_signatures(changed, keys)]
+        rejected += "failed" in [line.status for line in check_signatures(changed, None)]
+    return rejected
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa", "ecdsa"])
+def test_a_changed_statement_is_rejected(tmp_path: Path, shared_run: Path, kind: str) -> None:
+    """Whichever byte of payload or signature is changed: `ssh-keygen` rejects it, with the key and without."""
+    assert 2 * 20 == _changed_signatures(tmp_path, shared_run, 20, kind)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1_800)
+def test_any_changed_statement_is_rejected(tmp_path: Path, shared_run: Path) -> None:
+    """The same for 10,000 changes."""
+    assert 2 * TRIES == _changed_signatures(tmp_path, shared_run, TRIES, "ed25519")
+
+
+def test_a_signature_for_anything_else_is_none(
+    tmp_path: Path, shared_run: Path, statement: Statement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signature by the same key in another namespace, or by another key, does not count."""
+    key, other_key = make_key(tmp_path), make_key(tmp_path)
+    keys = read_public_keys(other_key.with_suffix(".pub"))
+    with monkeypatch.context() as patch:
+        patch.setattr("evaljournal.runner.sessions.claims.signing.NAMESPACE", "git")
+        foreign = attrs.evolve(statement, signatures=[sign(statement.payload, key)])
+
+    assert ["failed", "unchecked"] == [line.status for line in check_signatures(foreign, None)]
+    assert ["failed"] == [line.status for line in check_signatures(claim(shared_run, "exact>=0.7", key=key), keys)]
+    assert ["failed"] == [line.status for line in check_signatures(statement, keys)]
+
+
+def test_keys_that_cannot_sign(tmp_path: Path, shared_run: Path) -> None:
+    """A missing key, an encrypted one without a terminal, one of another type, and a public key without its private key."""
+    encrypted = make_key(tmp_path, passphrase="correct horse")  # noqa: S106  # of a key of this test
+    other = tmp_path / "other.pem"
+    other.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    other.chmod(0o600)
+    lonely = make_key(tmp_path)
+    lonely.unlink()
+    for file, reason in ((tmp_path / "none", "there is no key"), (encrypted, "it is encrypted"), (other, "pass an SSH key")):
+        with pytest.raises(UsageError, match=reason):
+            claim(shared_run, "exact>=0.7", key=file)
+    with pytest.raises(UsageError, match="cannot sign with"):
+        claim(shared_run, "exact>=0.7", key=lonely.with_suffix(".pub"))
+    with pytest.raises(UsageError, match="pass the public key"):
+        read_public_keys(encrypted)
+
+
+def test_in_toto_reads_statement_and_envelope(tmp_path: Path, shared_run: Path) -> None:
+    """The packages of in-toto and DSSE read what we write, and encode what is signed in the same way."""
+    pb_json = import_optional("google.protobuf.json_format")
+    statement_pb2 = import_optional("in_toto_attestation.v1.statement_pb2")
+    in_toto, dsse = import_optional("in_toto_attestation.v1.statement"), import_optional("securesystemslib.dsse")
+    statement = claim(shared_run, "exact>=0.7", key=make_key(tmp_path))
+    fields = envelope(statement.payload, statement.signatures)
+    read = dsse.Envelope.from_dict(json.loads(canonical(fields)))
+    in_toto.Statement.copy_from_pb(pb_json.Parse(read.payload, statement_pb2.Statement())).validate()
+
+    assert fields == read.to_dict()
+    assert pre_authentication_encoding(statement.payload) == read.pae()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(predicateType="https://example.org/other"),
+        lambda content: content.update(subject=[]),
+        lambda content: content["predicate"].update(claims=[]),
+        lambda content: content["predicate"].update(assuranceLevel="third_party"),
+        lambda content: content["predicate"].update(sampleSize=-1),
+        lambda content: content["predicate"].pop("commitments"),
+        lambda content: content["predicate"]["claims"][0].update(passed="yes"),
+        lambda content: content["predicate"]["claims"][0].update(metric="other"),
+        lambda content: content["predicate"]["claims"][0].update(threshold="1e9"),
+        lambda content: content["predicate"]["evaljournal"].update(version=2),
+        lambda content: content["predicate"]["evaljournal"]["tree"].update(size=10**9),
+        lambda content: content["predicate"]["evaljournal"]["tree"].update(root="00"),
+        lambda content: content["predicate"].pop("evaljournal"),
+    ],
+)
+def test_a_statement_of_another_shape_is_rejected(statement: Statement, change: Callable[[Any], None]) -> None:
+    """A statement that a check cannot rely on is rejected as a whole."""
+    with pytest.raises(InvalidClaim, match="not a"):
+        altered(statement.payload, change)
+
+
+def test_members_of_others_are_ignored(statement: Statement) -> None:
+    """A later draft may add members to the predicate."""
+    changed = altered(statement.payload, lambda content: content["predicate"].update(evidence=[]))
+
+    assert statement.claims == changed.claims
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda lines: lines[:-1], "the bundle is truncated"),
+        (lambda lines: [*lines[:-1], lines[-1][:-40]], "truncated bundle"),
+        (lambda lines: lines[:1], "the bundle is truncated"),
+        (lambda lines: [*lines, lines[-1]], "occurs twice"),
+        (lambda lines: [*lines[:2], lines[1], *lines[3:]], "occurs twice"),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "is missing"),
+        (lambda lines: [*lines[:2], b"[]\n"], "not as specified"),
+        (lambda lines: [*lines[:2], b"\xff\n"], "not as specified"),
+        (lambda lines: [*lines[:2], b"[" * 100_000 + b"\n"], "not as specified"),
+        (lambda lines: [lines[0], lines[1][:-2] + b',"verified":true}\n', *lines[2:]], "unknown field 'verified'"),
+        (lambda lines: [lines[0], lines[1].replace(b'"proof":[]', b'"proof":["00"]'), *lines[2:]], "has a proof"),
+        (lambda lines: [lines[0], lines[1].replace(b'"index":0', b'"index":0.0'), *lines[2:]], "occurs twice"),
+    ],
+)
+def test_a_malformed_bundle_is_rejected(
+    tmp_path: Path, shared_run: Path, statement: Statement, change: Callable[[list[bytes]], list[bytes]], reason: str
+) -> None:
+    """A bundle that is truncated, has a leaf twice, or contains anything else has a verdict that names the line."""
+    [text] = failures(checked(tmp_path, change(bundle(shared_run, statement))))
+
+    assert text.startswith("line ")
+    assert reason in text
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"{}\n", b"null\n", b'{"bundle":1}\n', b'{"bundle":1,"statement":{"payload":"!"}}\n', b'{"bundle":1,"x":1}\n'],
+)
+def test_a_bundle_without_a_statement_is_rejected(tmp_path: Path, header: bytes) -> None:
+    """What does not begin with a header is no bundle."""
+    with pytest.raises(InvalidClaim, match="line 1: "):
+        checked(tmp_path, [header])
+
+
+def test_a_wrong_score_is_found(tmp_path: Path) -> None:
+    """A run whose scorer pretends to be `exact` verifies and can be attested, but the scores are recomputed."""
+    liar = copy.copy(exact)
+    liar._function = lambda _, __: Score(value=True)
+    path = claimed_run(tmp_path / "run", scorers=(liar,))
+    lines = checked(tmp_path, bundle(path, claim(path, "exact>=1")))
+
+    assert ["exact of 'case-2' is False, not True", "exact of 'case-5' is False, not True"] == failures(lines)
+
+
+def test_scores_that_cannot_be_recomputed_are_listed(tmp_path: Path) -> None:
+    """A function of the user, another version of a built-in scorer, and a slow pattern are not executed."""
+
+    def own(output: str) -> bool:
+        return bool(output)
+
+    other = copy.copy(exact)
+    other.fingerprint = "0" * 16
+    path = claimed_run(tmp_path / "run", scorers=(own, other, regex("(i+)+t")))
+    lines = checked(tmp_path, bundle(path, claim(path, "own>=1")))
+
+    assert [] == failures(lines)
+    assert [
+        "exact: 7 scores not recomputed: another version of it",
+        "own: 7 scores not recomputed: not a built-in scorer that makes no calls",
+        "regex: 7 scores not recomputed: its pattern might take long",
+    ] == [line.text for line in lines if line.subject == "scores"]
+
+
+def test_an_unfinished_run_is_rejected(tmp_path: Path) -> None:
+    """Nothing can be claimed while trials are open."""
+    write_sync(tmp_path / "run", [*complete_run(2)[:-1], *trial("case-9", "Quito")[:1]], confirm=False, clock=fake_clock(1.0))
+    with pytest.raises(UsageError, match="is not finished"):
+        claim(tmp_path / "run", "exact>=0.5")
+    assert not (tmp_path / "run" / "claims").exists()
+
+
+def test_a_run_that_verify_rejects_is_rejected(tmp_path: Path) -> None:
+    """Neither a damaged journal nor one that breaks a rule can be attested, and nothing is written."""
+    path = claimed_run(tmp_path / "run")
+    flip(segment(path), 3_000)
+    with pytest.raises(JournalDamaged):
+        claim(path, "exact>=0.5")
+    broken = [evolve_fact(event, elapsed=99.0) if isinstance(event, AttemptSucceeded) else event for event in complete_run(2)]
+    write_sync(tmp_path / "broken", broken, confirm=False, clock=fake_clock(1.0))
+    with pytest.raises(InvalidRecord, match="nothing can be claimed"):
+        claim(tmp_path / "broken", "exact>=0.5")
+    assert not (path / "claims").exists()
+
+
+def test_a_claim_on_nothing_is_rejected(shared_run: Path) -> None:
+    """A claim on a score or label that does not exist, or on a variant that the run does not have."""
+    with pytest.raises(UsageError, match=r"the run has no score 'exakt'; did you mean 'exact'\?"):
+        claim(shared_run, "exakt>=0.5")
+    with pytest.raises(UsageError, match="the run has no labels of 'exact'"):
+        claim(shared_run, "label:exact>=0.5")
+    with pytest.raises(UsageError, match="has no variant 'mini'"):
+        claim(shared_run, "exact>=0.5", variant="mini")
+    with pytest.raises(UsageError, match="0 claims"):
+        claim(shared_run)
+
+
+def test_labels_are_part_of_the_claim_and_later_ones_are_not(tmp_path: Path) -> None:
+    """Labels are in the leaves; both heads are subjects; a later label does not change what is disclosed and checked."""
+    path = claimed_run(tmp_path / "run")
+    label(path, "case-1", value=True)
+    label(path, "case-2", value=False)
+    statement = claim(path, "label:exact>=0.5", "exact>=0.5")
+    before = bundle(path, statement)
+    label(path, "case-3", value=False)
+    label(path, "case-1", value=False)
+    later = claim(path, "label:exact>=0.5")
+
+    assert ["run", "review"] == [subject["name"].partition("/")[0] for subject in statement.content["subject"]]
+    assert before == bundle(path, statement)
+    assert [] == failures([*checked(tmp_path, before), *check_journal(path, statement, None)])
+    assert [True, False] == [item.predicate["claims"][0]["passed"] for item in (statement, later)]
+    assert not {orjson.loads(line)["salt"] for line in before[1:]} & {
+        orjson.loads(line)["salt"] for line in bundle(path, later)[1:]
+    }
+    assert b"ada.lovelace" not in b"".join(before)
+
+
+def test_later_records_do_not_change_a_claim(tmp_path: Path) -> None:
+    """A run that was continued still has the record that the statement is about, and gives the same bundle."""
+    path = claimed_run(tmp_path / "run")
+    statement = claim(path, "exact>=0.5")
+    before = bundle(path, statement)
+    write_sync(path, [session(2), *trial("case-x", "Quito")[:1]], new=False, clock=fake_clock(1.0))
+
+    assert before == bundle(path, statement)
+    assert [] == failures(list(check_journal(path, statement, None)))
+
+
+def test_a_check_against_another_journal_fails(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """A statement about another run, or with another verdict, size or digest, does not follow from the journal."""
+    with pytest.raises(InvalidClaim, match="has no record with the hash"):
+        list(check_journal(claimed_run(tmp_path / "run"), statement, None))
+    for change in (
+        lambda content: content["predicate"]["claims"][0].update(passed=False),
+        lambda content: content["predicate"].update(sampleSize=6),
+        lambda content: content["subject"][0]["digest"].update(sha256="0" * 64),
+        lambda content: content["predicate"]["evaljournal"]["tree"].update(root="0" * 64),
+    ):
+        assert 1 == len(failures(list(check_journal(shared_run, altered(statement.payload, change), None))))
+
+
+def test_the_secret_stays_in_its_run(tmp_path: Path) -> None:
+    """Only the owner can read the secret; it is made once; a fork and a bundle do not have it."""
+    path = claimed_run(tmp_path / "run")
+    statement = claim(path, "exact>=0.5")
+    secret = read_secret(path)
+    file = path / "claims" / "secret"
+    trio.run(fork, path, tmp_path / "fork", None)
+
+    assert secret is not None
+    assert (0o600, [file]) == (file.stat().st_mode & 0o777, list((path / "claims").iterdir()))
+    assert secret == make_secret(path)
+    assert read_secret(tmp_path / "fork") is None
+    assert not [
+        data
+        for data in bundle(path, statement)
+        if secret in data or secret.hex().encode() in data or base64.b64encode(secret) in data
+    ]
+
+
+def test_a_damaged_secret_is_reported(tmp_path: Path) -> None:
+    """A secret that is too short is never replaced, and a directory that points elsewhere is not used."""
+    path = claimed_run(tmp_path / "run", cases=1)
+    claim(path, "exact>=0.5")
+    (path / "claims" / "secret").write_bytes(b"short")
+    with pytest.raises(Exception, match="has 5 bytes, expected 32"):
+        claim(path, "exact>=0.5")
+    (path / "claims").rename(tmp_path / "elsewhere")
+    (path / "claims").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Exception, match="is not a directory"):
+        claim(path, "exact>=0.5")
+
+
+def test_statements_are_kept(tmp_path: Path) -> None:
+    """The same statement is kept once; the newest one is disclosed by default."""
+    path = claimed_run(tmp_path / "run", cases=2)
+    with pytest.raises(UsageError, match="has no claim"):
+        newest_statement(path)
+    files = [keep_statement(path, claim(path, text)) for text in ("exact>=0.5", "exact>=0.6", "exact>=0.5")]
+
+    assert files[0] == files[2] != files[1]
+    assert files[0] == newest_statement(path)

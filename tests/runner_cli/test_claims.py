@@ -1,0 +1,190 @@
+"""`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.claims import claimed_run, make_key
+from tests.journal.samples import flip, segment
+from tests.processes import ROOT, run_command
+from tests.runner_cli.commands import evaljournal, printed, rejected
+
+CHECKER = ROOT / "examples" / "check_claim.py"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a run in the working directory."""
+    return claimed_run(tmp_path / "run").relative_to(tmp_path)
+
+
+def check_alone(*arguments: object) -> tuple[int, str, str]:
+    """Run the checker of the examples with the standard library alone."""
+    command = [sys.executable, "-I", "-S", str(CHECKER), *map(str, arguments)]
+    result = run_command(*command, check=False)
+    return result.returncode, result.stdout, result.stderr
+
+
+def statuses(result: Any) -> dict[str, set[str]]:
+    """Return subject → statuses of the lines of a check."""
+    subjects: dict[str, set[str]] = {}
+    for line in result["lines"]:
+        subjects.setdefault(line["subject"], set()).add(line["status"])
+    return subjects
+
+
+def test_a_result_is_attested_disclosed_and_checked(run: Path, tmp_path: Path) -> None:
+    """The whole way with a key: every line is ok, except for what no checker can know."""
+    key = make_key(tmp_path)
+    attested = evaljournal(
+        "attest", run, "--claim", "exact>=0.7", "--claim", "f1>0.5", "--key", key, "--evaluator", "https://a.example"
+    )
+    disclosed = evaljournal("disclose", run, "--all", "--reveal", "model", "--reveal", "dataset")
+    result = printed("check", "bundle.jsonl", "--journal", run, "--key", f"{key}.pub")
+
+    assert (0, 0) == (attested.exit_code, disclosed.exit_code)
+    assert attested.stdout.startswith("exact >= 0.7 holds: 7 values, 0 missing\nf1 > 0.5 holds: 7 values, 0 missing\nroot ")
+    assert "signed by SHA256:" in attested.stdout
+    assert result["ok"]
+    assert {"assurance": {"unchecked"}} == {name: values for name, values in statuses(result).items() if values != {"ok"}}
+
+
+def test_a_claim_that_does_not_hold(run: Path) -> None:
+    """It is stated as not passed, with exit code 1; the check agrees that it does not hold."""
+    result = evaljournal("attest", run, "--claim", "exact>=0.9")
+    evaljournal("disclose", run, "--all")
+    checked = evaljournal("check", "bundle.jsonl")
+
+    assert (1, "exact >= 0.9 does not hold: 7 values, 0 missing") == (result.exit_code, result.stdout.splitlines()[0])
+    assert "unsigned" in result.stderr
+    assert (0, True) == (checked.exit_code, "exact >= 0.9 does not hold: 7 values" in checked.stdout)
+
+
+@pytest.mark.parametrize("options", [("--all",), ("--trials", "case-1,case-2"), ("--failing",), ("--sample", 3, "--seed", 1)])
+def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
+    """150 lines of standard library accept what `check` accepts, and reject what it rejects."""
+    key = make_key(tmp_path)
+    evaljournal("attest", run, "--claim", "exact>=0.7", "--key", key)
+    evaljournal("disclose", run, *options)
+    lines = Path("bundle.jsonl").read_bytes().splitlines(keepends=True)
+    fields = orjson.loads(lines[1])
+    changes = {"leaf": fields["leaf"].replace('"repeat":1', '"repeat":2'), "salt": "0" * 32, "output": '"x"', "index": 6}
+    bad_bundles = [[lines[0], orjson.dumps({**fields, name: value}) + b"\n", *lines[2:]] for name, value in changes.items()]
+    bad_bundles += [lines[:-1], [*lines, lines[-1]]]
+
+    assert len(CHECKER.read_text().splitlines()) <= 150
+    code, out, _ = check_alone("bundle.jsonl", f"{key}.pub")
+    assert (0, True, options == ("--all",)) == (
+        code,
+        out.startswith("signature valid"),
+        "exact >= 0.7: True, recomputed" in out,
+    )
+    for bad_lines in bad_bundles:
+        Path("bad.jsonl").write_bytes(b"".join(bad_lines))
+        assert (1, 4) == (check_alone("bad.jsonl")[0], evaljournal("check", "bad.jsonl").exit_code)
+    other_key = make_key(tmp_path)
+    assert (1, 4) == (
+        check_alone("bundle.jsonl", f"{other_key}.pub")[0],
+        evaljournal("check", "bundle.jsonl", "--key", f"{other_key}.pub").exit_code,
+    )
+
+
+def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
+    """A plan is made before the run, referred to by its result, and compared with the journal; another run is rejected."""
+    Path("evals.py").write_text(
+        "from evaljournal import Case, evaluation\nfrom evaljournal.scorers import exact\n"
+        'CASES = [Case(name=name, input=name, expected=name) for name in ("a", "b")]\n'
+        "@evaluation(cases=CASES)\ndef echo(text: str) -> str:\n    return text\necho.score(exact)\n"
+    )
+    plan = ("attest", "--plan", "evals.py", "--claim", "exact>=0.9")
+    early = evaljournal("run", "evals.py", "-o", "early")
+    planned, again = evaljournal(*plan, "-o", "plan.json"), rejected(*plan, "-o", "plan.json")
+    late = evaljournal("run", "evals.py", "-o", "late")
+    shorter = evaljournal("run", "evals.py", "--limit", "1", "-o", "short")
+
+    assert (0, 0, 0, 0) == (early.exit_code, planned.exit_code, late.exit_code, shorter.exit_code)
+    assert "exact >= 0.9 planned" in planned.stdout
+    assert "plan.json exists" in again
+    assert 0 == evaljournal("attest", "late", "--planned", "plan.json").exit_code
+    assert "times (the run started before the plan) differ" in rejected("attest", "early", "--planned", "plan.json")
+    assert "trials, cases differ" in rejected("attest", "short", "--planned", "plan.json")
+    [file] = Path("late/claims").glob("*.json")
+    result = printed("check", file, "--plan", "plan.json", "--journal", "late")
+    assert (True, {"ok", "unchecked"}) == (result["ok"], statuses(result)["plan"])
+    assert {"unchecked"} == statuses(printed("check", file))["plan"]
+    evaljournal("attest", "early", "--claim", "exact>=0.9")
+    [other] = Path("early/claims").glob("*.json")
+    assert {"failed", "unchecked"} == statuses(printed("check", other, "--plan", "plan.json"))["plan"]
+    assert 0 == evaljournal("check", "plan.json").exit_code
+
+
+def test_no_export_or_report_has_the_secret(run: Path) -> None:
+    """What is made for others contains neither the secret nor a salt, and a fork has none."""
+    evaljournal("attest", run, "--claim", "exact>=0.7")
+    evaljournal("disclose", run, "--all")
+    salts = [orjson.loads(line)["salt"].encode() for line in Path("bundle.jsonl").read_bytes().splitlines()[1:]]
+    secret = (run / "claims" / "secret").read_bytes()
+    evaljournal("report", run, "-o", "report.html")
+    evaljournal("export", run, "--format", "jsonl", "-o", "rows.jsonl")
+    evaljournal("fork", run, "-o", "fork")
+    files = [
+        file
+        for path in ("report.html", "rows.jsonl", "fork")
+        for file in (Path(path), *Path(path).rglob("*"))
+        if file.is_file()
+    ]
+
+    assert len(files) >= 3
+    assert not [file for file in files for value in (secret, secret.hex().encode(), *salts) if value in file.read_bytes()]
+
+
+def test_wrong_arguments(run: Path, tmp_path: Path) -> None:
+    """Each usage error names what to pass; nothing is written."""
+    assert "pass --claim" in rejected("attest", run)
+    assert "is not a claim" in rejected("attest", run, "--claim", "exact=0.9")
+    assert "no score 'exakt'" in rejected("attest", run, "--claim", "exakt>=0.9")
+    assert "is not a URI" in rejected("attest", run, "--claim", "exact>=0.9", "--evaluator", "me")
+    assert "there is no key" in rejected("attest", run, "--claim", "exact>=0.9", "--key", "none")
+    assert "has no claim" in rejected("disclose", run, "--all")
+    evaljournal("attest", run, "--claim", "exact>=0.7")
+    assert "pass one of" in rejected("disclose", run)
+    assert "pass one of" in rejected("disclose", run, "--sample", 3)
+    assert "no trial 'case-x'" in rejected("disclose", run, "--trials", "case-1,case-x")
+    assert "has no public key" in rejected("check", next((run / "claims").glob("*.json")), "--key", segment(run))
+
+
+def test_what_is_neither_statement_nor_bundle(run: Path, tmp_path: Path) -> None:
+    """A check of anything else ends with exit code 4 and a reason, and a damaged journal fails its line."""
+    for data in (b"", b"{}", b"[1]", b'{"payload":"e30=","payloadType":"x","signatures":[]}', b'{"bundle":1}\n', b"\x00\xff"):
+        Path("file").write_bytes(data)
+        result = evaljournal("check", "file")
+        assert (4, True) == (result.exit_code, result.stderr.startswith("failed     file"))
+    evaljournal("attest", run, "--claim", "exact>=0.7")
+    flip(segment(run), 3_000)
+    [file] = (run / "claims").glob("*.json")
+    checked = printed("check", file, "--journal", run)
+    assert (False, {"failed"}) == (checked["ok"], statuses(checked)["chain"])
+    assert 4 == evaljournal("attest", run, "--claim", "exact>=0.7").exit_code
+
+
+def test_variants_have_a_claim_each(tmp_path: Path) -> None:
+    """Without a variant, each has a claim of its own; RUN@VARIANT claims one."""
+    Path("evals.py").write_text(
+        "from evaljournal import Case, evaluation\nfrom evaljournal.scorers import exact\n"
+        '@evaluation(cases=[Case(name="a", input="a", expected="a")], variants={"end": ["", "!"]})\n'
+        "def echo(text: str, end: str) -> str:\n    return text + end\necho.score(exact)\n"
+    )
+    evaljournal("run", "evals.py", "-o", "run")
+    both = evaljournal("attest", "run", "--claim", "exact>=0.9").stdout.splitlines()
+    names = [line.partition(" ")[0] for line in both[:2]]
+
+    assert {"exact@"} == {name[:6] for name in names}
+    assert [True, False] == sorted((" holds" in line for line in both[:2]), reverse=True)
+    one = evaljournal("attest", f"run@{names[0][6:]}", "--claim", "exact>=0").stdout.splitlines()
+    assert [names[0]] == [line.partition(" ")[0] for line in one if line.startswith("exact")]
+    evaljournal("disclose", "run", "--all")
+    assert 0 == evaljournal("check", "bundle.jsonl").exit_code
+    assert 0 == check_alone("bundle.jsonl")[0]
