@@ -11,6 +11,6 @@
     scoring    the scores of an output
 
 Start with `executor`, then `scheduler`. Capabilities (budgets, known limits, workers, batches) are attached by
-`runner.sessions.assembly`, as gates of lanes; nothing here imports them, and a test keeps it so. Steps and the masking of secrets
-are still known to `attempts`, `call`, `jobs` and `recorder`.
+`runner.sessions.assembly`, as gates of lanes; nothing here imports them, and a test keeps it so. Steps and the masking of
+secrets are still known to `attempts`, `call`, `jobs` and `recorder`.
 """
