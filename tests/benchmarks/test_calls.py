@@ -9,7 +9,7 @@ from benchmarks.calls import ROOT, measure
 
 pytestmark = pytest.mark.slow
 
-MAX_CALLS: Final = {"trio": 155, "asyncio": 205, "plain function": 190, "plain scorer": 255, "chat": 395}
+MAX_CALLS: Final = {"trio": 122, "asyncio": 171, "plain function": 152, "plain scorer": 255, "chat": 395}
 """Kind of a trial → the Python calls that it may need: 5 to 8 % more than when they were last counted."""
 
 
