@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from evaljournal.replay.definition import load_definition
-from evaljournal.replay.model_messages import Message, messages_of
+from evaljournal.replay.provider.messages import Message, messages_of
+from evaljournal.replay.state.definition import load_definition
 
 _PROVIDERS: Final = {
     "openai.com": "openai",

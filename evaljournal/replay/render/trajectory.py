@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from evaljournal.journal import Blob
-from evaljournal.replay.model_messages import Message, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, messages_of, reply_of
 from evaljournal.replay.render import summary as summary_text
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from evaljournal.replay.runs.trial import AttemptDetails

@@ -12,12 +12,12 @@ import attrs
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.format.blobs import digest
-from evaljournal.replay.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
 from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.summary import latencies, latency, models_of, output_latencies
 from evaljournal.replay.results.summary_types import Latency
+from evaljournal.replay.state.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.trial import DONE_STAGES, TrialState, Value

@@ -7,7 +7,7 @@ from typing import Any, cast
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.model_messages import ToolCall, reply_of
+from evaljournal.replay.provider.messages import ToolCall, reply_of
 
 
 @attrs.frozen

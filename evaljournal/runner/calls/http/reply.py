@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httpcore2
 import orjson
 
-from evaljournal.replay.server_sent_events import BYTE_ORDER_MARK, parse_events
+from evaljournal.replay.provider.server_sent_events import BYTE_ORDER_MARK, parse_events
 from evaljournal.runner.calls.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge, check_values
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.retries.classify import Fatal

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from evaljournal.replay.server_sent_events import EventParser
+from evaljournal.replay.provider.server_sent_events import EventParser
 from evaljournal.runner.calls.http.reply import EXCERPT_LENGTH, ErrorReply
 from evaljournal.runner.secrets.masking import excerpt
 

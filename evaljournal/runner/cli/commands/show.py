@@ -11,7 +11,6 @@ import click
 
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay import LoadedRun, RunState
-from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.render.failing import value_text, value_texts
 from evaljournal.replay.render.phrases import score_value_text
 from evaljournal.replay.render.trajectory import need_text, not_reused_text, trajectory_lines
@@ -22,6 +21,7 @@ from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.runs.waits import Wait
+from evaljournal.replay.state.definition import definition_lines, load_definition
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState

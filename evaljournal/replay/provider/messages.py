@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
-from evaljournal.replay.server_sent_events import parse_events
+from evaljournal.replay.provider.server_sent_events import parse_events
 from evaljournal.replay.text import as_text
 
 _DATA: Final = "data:"
