@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from http.client import responses
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import httpcore2
 import orjson
@@ -252,11 +252,6 @@ class Reply:
             if event == "error":
                 raise ErrorReply(f"the stream ended with an error: {excerpt(data, EXCERPT_LENGTH)}", chunk)
             yield chunk
-
-
-def fields_of(value: object) -> Mapping[str, Any]:
-    """Return the fields of an object in a reply; none if the value is of another type."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
