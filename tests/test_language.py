@@ -160,6 +160,17 @@ def test_models(path: Path) -> None:
     assert [] == GONE_MODELS.findall(path.read_text(encoding="utf-8"))
 
 
+def test_results_are_worded_once() -> None:
+    """Intervals, n and waits are worded in one module of phrases; other text has them only in docstrings and help."""
+    worded = re.compile(r'f"[^"]*(?:95 % CI|\bn = \{|\bwaited \{)')
+    files = [
+        path for package in ("replay", "runner", "integrations") for path in (ROOT / "evaljournal" / package).rglob("*.py")
+    ]
+    modules = {path.relative_to(ROOT).as_posix() for path in files if worded.search(path.read_text())}
+
+    assert {"evaljournal/replay/render/phrases.py", "evaljournal/integrations/ray/workers.py"} == modules
+
+
 def test_the_test() -> None:
     """A phrase is found in a docstring, an f-string and a comment, across a line break; an allowed phrase is not.
 

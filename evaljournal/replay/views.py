@@ -63,4 +63,4 @@ def _side(run: Run | Side) -> Side:
     loaded_run = _open(run)
     if problem := variant_problem(loaded_run, variant):
         raise JournalError(problem, path=loaded_run.path)
-    return Side(loaded_run.state, output_digests(loaded_run.records()), variant)
+    return Side(loaded_run.state, output_digests(loaded_run.outputs(load_blobs=False)), variant)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal import Event
+from evaljournal.journal.events import TrialEnqueued
 from evaljournal.replay import fold, load
 from evaljournal.replay.render.summary import group_lines
 from evaljournal.replay.results.summary import NO_GROUP, summarize
@@ -24,7 +25,8 @@ def summary_by(trials: list[Event], key: str) -> Summary:
     run_records = records(trials)
     grouping = Grouping(key)
     for record in run_records:
-        grouping.apply(record)
+        if isinstance(record.event, TrialEnqueued):
+            grouping.add(record.event)
     return summarize(fold(run_records), groups=grouping.groups)
 
 

@@ -11,10 +11,10 @@ import pytest
 from evaljournal.journal import Event
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import LoadedRun, fold
-from evaljournal.replay.definition import changes, definition_key, identity
 from evaljournal.replay.history.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json
 from evaljournal.replay.history.history import Entry, History, case_change, histories
 from evaljournal.replay.history.text import basis_text, change_lines, sparkline, table, trend_lines
+from evaljournal.replay.state.definition import changes, definition_key, identity
 from evaljournal.replay.statistics import wilson
 from tests.journal.samples import finished, started
 from tests.replay.trial_events import answered, failed, records

@@ -11,10 +11,11 @@ from evaljournal.journal.events import Noted, ReviewStarted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.review.correction import CorrectedScore
-from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, agreement
+from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, Rate, agreement
 from evaljournal.replay.review.labels import Review, labels_by_trial, read_review
 from evaljournal.replay.review.reviewed import Reviewed, open_review
-from evaljournal.replay.review.text import agreement_lines, corrected_text
+from evaljournal.replay.review.text import agreement_lines, corrected_text, difference_lines, rate_text
+from evaljournal.replay.statistics import Estimate
 from tests.journal.samples import finished, session, started, write_sync
 from tests.replay.reviewed_run import RUN, annotation, sampled, write_review, write_reviewed_run, write_run
 from tests.replay.test_pairwise import NOTE, cases, judged
@@ -313,3 +314,12 @@ def test_position_flips(tmp_path: Path) -> None:
 
     assert PositionFlips(pairs=9, flips=2, to_first=2) == result.position_flips
     assert any("2 of 9 pairs (22.2 %), 2 to the first position" in line for line in agreement_lines(result, limit=1))
+
+
+def test_figures_without_an_interval_say_so() -> None:
+    """A rate or a difference of too few outputs for an interval is shown with its n, and without one."""
+    rate = Rate(1.0, None, None, 2)
+    difference = Estimate(0.5, None, None, None)
+
+    assert "100.0 % (no interval, n = 2)" == rate_text(rate)
+    assert ["judge, corrected: +50.0 points (no interval)"] == list(difference_lines({"judge": difference}, {"judge": "pass"}))

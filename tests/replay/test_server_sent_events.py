@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.replay.server_sent_events import EventParser, parse_events
+from evaljournal.replay.provider.server_sent_events import EventParser, parse_events
 
 LINES = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=5)
 EVENTS = st.lists(st.tuples(st.sampled_from(["", "ping", "error"]), st.lists(LINES, min_size=1, max_size=3)), max_size=4)

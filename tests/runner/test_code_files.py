@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaljournal import Case, evaluation
-from evaljournal.replay.definition import changed_files
+from evaljournal.replay.state.definition import changed_files
 from evaljournal.runner.data.fingerprint import strip_comments
 from evaljournal.runner.definition.code_files import code_files
 from evaljournal.runner.definition.loading import load_evaluation

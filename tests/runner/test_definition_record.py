@@ -12,7 +12,7 @@ from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, RunStarted, SessionStarted
 from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.replay import load
-from evaljournal.replay.definition import definition_diff, definition_lines
+from evaljournal.replay.state.definition import definition_diff, definition_lines
 from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.endpoint import Endpoint

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from evaljournal.journal.events import StepCompleted
-from evaljournal.replay import model_messages
+from evaljournal.replay.provider import messages
 from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.dialects.gemini import Gemini
@@ -307,8 +307,8 @@ def test_calls_of_the_sdk_are_steps(server: Server, path: Path, name: str, *, st
     method = "streamGenerateContent" if stream else "generateContent"
     assert ["LIMA"] == outputs(path)
     assert ("model", f"{method} {MODEL}") == (step.kind, step.name)
-    assert [model_messages.Message("user", "lima")] == model_messages.messages_of(step.input)
-    assert model_messages.Message("assistant", "LIMA") == model_messages.reply_of(step.output)
+    assert [messages.Message("user", "lima")] == messages.messages_of(step.input)
+    assert messages.Message("assistant", "LIMA") == messages.reply_of(step.output)
     assert (1000, 100) == (step.usage["input_tokens"], step.usage["output_tokens"])
     assert step.usage["cost"] > 0
 
@@ -340,8 +340,8 @@ def test_a_stream_without_events_is_a_list() -> None:
     output = reply.step_output()
 
     assert (1050, 90) == (reply.usage()["input_tokens"], reply.usage()["output_tokens"])
-    assert model_messages.Message("assistant", "Lima") == model_messages.reply_of(output)
-    assert "stop" == model_messages.finish_reason_of(output)
+    assert messages.Message("assistant", "Lima") == messages.reply_of(output)
+    assert "stop" == messages.finish_reason_of(output)
 
 
 def test_a_stream_that_is_closed_before_its_end_is_no_step() -> None:

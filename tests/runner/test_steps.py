@@ -28,7 +28,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.replay.runs.trajectory import Trajectory
+from evaljournal.replay.runs.trajectory import Trajectory, recorded_step
 from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
@@ -589,7 +589,7 @@ async def test_a_conversation_is_recorded_once() -> None:
     trajectory, recorded, complete = Trajectory(), [], []
     for record in read(PATH, files=disk):
         if isinstance(record.event, StepEvent):
-            step = trajectory.apply(record)
+            step = trajectory.add(*recorded_step(record))
             assert step is not None
             complete.append((step.number, step.reused_from, step.input["history"]))
         if isinstance(record.event, StepCompleted | StepFailed):

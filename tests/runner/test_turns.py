@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from evaljournal import Case, Chat, Endpoint, Retry, UsageError, verify
 from evaljournal.journal.events import StepCompleted, StepReused, TrialFailed
-from evaljournal.replay.model_messages import Message, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, messages_of, reply_of
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.cli import cli
 from tests.runs import define_real, events, outputs, run_real

@@ -26,7 +26,7 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.definition import variant_fingerprints
+from evaljournal.replay.state.definition import variant_fingerprints
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.errors import RunChanged
 from tests.journal.disk import SimulatedDisk

@@ -14,7 +14,7 @@ import attrs
 
 from evaljournal.replay.export.model_call import ModelCall, TaskModel, call_of_step
 from evaljournal.replay.export.source import Source, iso_time
-from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, finish_reason_of, messages_of, reply_of
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, TrialDetails
 from evaljournal.replay.state.usage import add, as_integer, noted_usage

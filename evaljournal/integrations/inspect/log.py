@@ -27,7 +27,6 @@ from evaljournal.integrations.inspect.events import (
     usage_of,
     uuid_of,
 )
-from evaljournal.replay.definition import variant_parameters
 from evaljournal.replay.export.file_names import file_names
 from evaljournal.replay.export.model_call import TaskModel, TaskModels
 from evaljournal.replay.export.source import Source
@@ -35,6 +34,7 @@ from evaljournal.replay.export.spool import Spool
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.results.summary_types import ScoreSummary
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.state.definition import variant_parameters
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.state.usage import add
 from evaljournal.replay.text import as_text

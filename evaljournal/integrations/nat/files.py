@@ -14,7 +14,7 @@ import orjson
 from evaljournal.replay.export.file_names import file_names
 from evaljournal.replay.export.model_call import call_of_step
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.model_messages import messages_of, reply_of
+from evaljournal.replay.provider.messages import messages_of, reply_of
 from evaljournal.replay.render.trajectory import message_text
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails

@@ -12,7 +12,7 @@ from typing import Any, Final
 from evaljournal.integrations.otlp.encoding import json_requests, protobuf_requests
 from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, finish_reason_of, messages_of, reply_of
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, TrialDetails

@@ -24,7 +24,7 @@ from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import fold
-from evaljournal.replay.definition import load_definition
+from evaljournal.replay.state.definition import load_definition
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.function import LOOPS, FunctionTask, Loop
 from evaljournal.runner.calls.hand_over import FunctionThreads

@@ -15,6 +15,7 @@ from evaljournal.integrations.promptfoo import nunjucks
 from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.integrations.promptfoo.prompts import Prompt
 from evaljournal.integrations.promptfoo.yaml_file import Value, with_place
+from evaljournal.runner.calls.call_size import TOKEN_LIMITS
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.secrets.masking import mask_literal, mask_literal_words, mask_values
 
@@ -36,7 +37,6 @@ _KEYS: Final = {
     "gemini:": "GOOGLE_API_KEY",
 }
 """Dialect → the variable of its key."""
-_MAX_TOKENS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _CHAT_KEYS: Final = """
 top_p presence_penalty frequency_penalty stop response_format logit_bias user store metadata service_tier verbosity
 prompt_cache_key prompt_cache_retention parallel_tool_calls
@@ -242,7 +242,7 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
         options |= {"max-tokens": 1024} if dialect == "anthropic:" else {"max-tokens": 1024, "temperature": 0}
     if "temperature" in config:
         options["temperature"] = config.pop("temperature").number("temperature")
-    for key in _MAX_TOKENS:
+    for key in TOKEN_LIMITS:
         if key in config:
             options["max-tokens"] = config.pop(key).count(key)
     if "seed" in config and dialect != "anthropic:":

@@ -88,8 +88,8 @@ def markdown(
         _add_review(document, source, variant)
         _add_trials_not_passed(document, source)
     else:
-        side_a = Side(baseline.run.state, output_digests(baseline.records()), baseline_variant)
-        side_b = Side(source.run.state, output_digests(source.records()), variant)
+        side_a = Side(baseline.run.state, output_digests(baseline.run.outputs(load_blobs=False)), baseline_variant)
+        side_b = Side(source.run.state, output_digests(source.run.outputs(load_blobs=False)), variant)
         comparison = compare(side_a, side_b)
         document = _Document(_head("run", source, variant), _head("baseline", baseline, baseline_variant))
         baseline_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}

@@ -4,13 +4,14 @@ The request of the attempt has precedence over the definition of the task. Both 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import attrs
 
-from evaljournal.replay.definition import load_definition
-from evaljournal.replay.model_messages import Message, messages_of
+from evaljournal.replay.provider.messages import Message, messages_of
+from evaljournal.replay.provider.reports import fields_of, text_field
+from evaljournal.replay.state.definition import load_definition
 
 _PROVIDERS: Final = {
     "openai.com": "openai",
@@ -50,15 +51,15 @@ class TaskModels:
     """The models that the definition of a run names: one for all trials, or one for each variant."""
 
     def __init__(self, definition: Any) -> None:
-        self._definition = _fields(load_definition(definition))
+        self._definition = fields_of(load_definition(definition))
         self._by_variant: dict[str, TaskModel] = {}
 
     def for_variant(self, variant: str) -> "TaskModel":
         """Return the model of a variant's task, or that of the evaluation; if it has none, that among the parameters."""
         if variant not in self._by_variant:
-            fields = _fields(_fields(self._definition.get("variants")).get(variant))
-            task = TaskModel.from_definition(_fields(fields.get("task")) or _fields(self._definition.get("task")))
-            parameter = _text(_fields(fields.get("parameters")).get("model"))
+            fields = fields_of(fields_of(self._definition.get("variants")).get(variant))
+            task = TaskModel.from_definition(fields_of(fields.get("task")) or fields_of(self._definition.get("task")))
+            parameter = text_field(fields_of(fields.get("parameters")), "model")
             self._by_variant[variant] = task if task.model else attrs.evolve(task, model=parameter)
         return self._by_variant[variant]
 
@@ -73,18 +74,18 @@ class TaskModel:
     @classmethod
     def from_definition(cls, task: Mapping[str, Any]) -> "TaskModel":
         """Find the model in the recorded definition of a task."""
-        model = _text(task.get("model")) or _text(_fields(task.get("body")).get("model"))
+        model = text_field(task, "model") or text_field(fields_of(task.get("body")), "model")
         try:
-            host = urlsplit(_text(task.get("address")) or _text(task.get("base_url"))).hostname or ""
+            host = urlsplit(text_field(task, "address") or text_field(task, "base_url")).hostname or ""
         except ValueError:
             host = ""
         return cls("" if "{" in model else model, host)
 
     def call(self, request: Any) -> ModelCall:
         """Return the model call of an attempt with this request."""
-        body = _fields(request)
-        body = _fields(body.get("body")) or body
-        model = _text(body.get("model")) or self.model
+        body = fields_of(request)
+        body = fields_of(body.get("body")) or body
+        model = text_field(body, "model") or self.model
         if not model:
             return ModelCall(host=self.host)
         numbers = {
@@ -104,11 +105,3 @@ def call_of_step(step_input: Any) -> ModelCall:
 def _provider(host: str) -> str:
     names = (name for suffix, name in _PROVIDERS.items() if host == suffix or host.endswith(f".{suffix}"))
     return next(names, _DEFAULT_PROVIDER)
-
-
-def _fields(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
-from evaljournal.replay.definition import identity
 from evaljournal.replay.render.ending import ending_text, total_trials
 from evaljournal.replay.results.summary import latency, output_latencies, score_of
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.state.definition import identity
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import Tally, is_summable, main_scorer
 from evaljournal.replay.state.totals import Totals

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from evaljournal.replay.definition import changes, definition_key
 from evaljournal.replay.history.digest import (
     ERROR,
     MIXED,
@@ -23,6 +22,7 @@ from evaljournal.replay.history.digest import (
     first_score,
     score_digest,
 )
+from evaljournal.replay.state.definition import changes, definition_key
 from evaljournal.replay.state.tally import Tally
 
 _MIN_SHARE: Final = 0.5

@@ -22,7 +22,6 @@ import attrs
 from evaljournal.journal import JournalError
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay.auditing.findings import Audit
-from evaljournal.replay.definition import definition_lines, load_definition, used_task, variant_parameters
 from evaljournal.replay.history.history import History
 from evaljournal.replay.history.text import basis_text
 from evaljournal.replay.history.text import table as history_table
@@ -56,6 +55,7 @@ from evaljournal.replay.review.reviewed import open_review
 from evaljournal.replay.review.text import agreement_rows, confusion_table, corrected_text
 from evaljournal.replay.review.text import basis_text as agreement_basis
 from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.state.definition import definition_lines, load_definition, used_task, variant_parameters
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import total as total_usage

@@ -13,8 +13,8 @@ from evaljournal.journal import Blob, events
 from evaljournal.journal.errors import BlobDamaged
 from evaljournal.journal.format import blobs
 from evaljournal.replay.index import Index
-from evaljournal.replay.model_messages import Message, messages_of, reply_of
 from evaljournal.replay.page.page_text import Text, page_text, visible_text
+from evaljournal.replay.provider.messages import Message, messages_of, reply_of
 from evaljournal.replay.state.usage import is_amount
 from evaljournal.replay.text import as_text, printable
 

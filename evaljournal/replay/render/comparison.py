@@ -10,6 +10,7 @@ from evaljournal.replay.render.phrases import (
     compared_text,
     excluded_texts,
     mean_text,
+    n_text,
     score_value_text,
     sentence,
     served_text,
@@ -195,7 +196,7 @@ def _score_text(score: ScoreSummary | None, row: Row) -> str:
     if score is None:
         return UNKNOWN
     text = brief_score(score)
-    return text if score.mean is None or score.numbers == row.completed else f"{text}, n = {score.numbers:,}"
+    return text if score.mean is None or score.numbers == row.completed else f"{text}, {n_text(score.numbers)}"
 
 
 def _holm_note(comparisons: int) -> str:

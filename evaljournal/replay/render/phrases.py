@@ -1,6 +1,6 @@
-"""The words for trials, scores and differences: output or error, means, confidence intervals, n, verdicts.
+"""The words for trials, scores and differences: output or error, means, confidence intervals, n, verdicts, waits.
 
-Every view lays these strings out: text, Markdown, tables, and the page, which gets them ready.
+Every view lays these strings out: text, Markdown, tables, and the page, which gets them ready. No other module words them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -11,7 +11,7 @@ import attrs
 
 from evaljournal.replay.results.summary_types import ScoreSummary, TrialCounts
 from evaljournal.replay.state.totals import Totals
-from evaljournal.replay.text import UNKNOWN, columns, digits, number, one_line, plural, printable
+from evaljournal.replay.text import UNKNOWN, columns, digits, duration, number, one_line, plural, printable
 
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison, SideAnswers
@@ -62,6 +62,27 @@ def interval_text(kind: str, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return ""
     return f"{100 * low:.1f}–{100 * high:.1f}" if kind == "pass" else f"{digits(low, 3)} to {digits(high, 3)}"
+
+
+def ci_text(interval: str) -> str:
+    """Return a confidence interval with its level: `95 % CI 0.79 to 0.85`, `no interval`."""
+    return f"95 % CI {interval}" if interval else "no interval"
+
+
+def share_interval_text(kind: str, low: float | None, high: float | None) -> str:
+    """Return the confidence interval of a mean with its unit: `84.1–97.4 %`, `0.79 to 0.85`; empty if there is none."""
+    interval = interval_text(kind, low, high)
+    return f"{interval} %" if interval and kind == "pass" else interval
+
+
+def n_text(n: int) -> str:
+    """Return the number of values behind a figure: `n = 143`."""
+    return f"n = {n:,}"
+
+
+def waited_text(seconds: float, cause: str = "") -> str:
+    """Return how long a start was delayed, and why: `waited 1.3 s (all 16 slots busy)`."""
+    return f"waited {duration(seconds)}{f' ({cause})' if cause else ''}"
 
 
 def estimate_text(estimate: MeanWithInterval) -> str:
@@ -139,7 +160,7 @@ def describe_score(score: ScoreSummary, *, trials: TrialCounts | Totals | None =
     """Return the results of a scorer; the errors and the excluded ones of `trials`, and `unscored_outputs`, are excluded."""
     failed_trials = 0 if trials is None else trials.failed
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
-    is_pass, interval = score.passed is not None, interval_text(score.kind, score.low, score.high)
+    is_pass, interval = score.passed is not None, share_interval_text(score.kind, score.low, score.high)
     basis = f"{score.passed:,} of {score.numbers:,}{cases} passed" if is_pass else f"mean of {score.numbers:,} scored{cases}"
     labels = ", ".join(islice(_label_shares(score), _MAX_LABELS))
     if omitted_count := max(0, len(score.labels) - _MAX_LABELS):
@@ -155,7 +176,7 @@ def describe_score(score: ScoreSummary, *, trials: TrialCounts | Totals | None =
     return ScoreText(
         figure=next(_label_shares(score), "") if score.mean is None else mean_text(score.kind, score.mean),
         basis="" if score.mean is None else basis,
-        interval=f"95 % CI {interval}{' %' if is_pass else ''}" if interval else "",
+        interval=ci_text(interval) if interval else "",
         labels=f"{labels}  of {score.scored:,} scored" if labels else "",
         exclusions=", ".join(text for count, text in counts if count),
         answers="" if trials is None else answers_text(trials),
@@ -207,7 +228,7 @@ def difference_interval(kind: str, low: float | None, high: float | None) -> str
 def figures(kind: str, difference: float, low: float | None, high: float | None, n: int, *notes: str, unit: str = "") -> str:
     """Return a difference with its 95 % confidence interval: `+6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
     interval = difference_interval(kind, low, high)
-    details = (f"95 % CI {interval}" if interval else "no interval", f"n = {n:,}", *filter(None, notes))
+    details = (ci_text(interval), n_text(n), *filter(None, notes))
     return f"{signed_difference(kind, difference, unit)} ({', '.join(details)})"
 
 
@@ -240,7 +261,7 @@ def sentence(difference: "PairedDifference", subject: str = "", *, unit: str = "
     if not difference.n or difference.kind == "label":
         return result
     if difference.difference is None or (difference.kind == "number" and not difference.changed):
-        return f"{result} (n = {difference.n:,})"
+        return f"{result} ({n_text(difference.n)})"
     low, high, n = difference.low, difference.high, difference.n
     return (
         f"{result}: {figures(difference.kind, difference.difference, low, high, n, p_text(difference.p_adjusted), unit=unit)}"
@@ -300,5 +321,5 @@ def ranking_lines(ranking: "Ranking") -> Iterator[str]:
         interval = difference_interval("number", strength.low, strength.high)
         amount = signed_difference("number", strength.strength)
         counts = f"{strength.wins:,} won, {strength.losses:,} lost, {strength.ties:,} tied"
-        rows.append((printable(strength.name, 40), f"{amount} (95 % CI {interval}); {counts}"))
+        rows.append((printable(strength.name, 40), f"{amount} ({ci_text(interval)}); {counts}"))
     yield from (f"  {line}" for line in columns(rows))

@@ -13,6 +13,7 @@ from evaljournal.replay.render.phrases import (
     served_text,
     side_answers_text,
     versions_text,
+    waited_text,
 )
 from evaljournal.replay.results.summary import models_of, score_of
 from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts, Summary, TrialCounts
@@ -69,7 +70,7 @@ def waits_text(state: RunState) -> str:
         seconds[cause] = seconds.get(cause, 0.0) + value
     if (total := sum(seconds.values())) >= 1:
         causes = [cause if len(seconds) == 1 else f"{cause} {duration(value)}" for cause, value in seconds.items()]
-        parts.append(f"waited {duration(total)}: {', '.join(causes)}")
+        parts.append(f"{waited_text(total)}: {', '.join(causes)}")
     if state.trials.attempts.retries:
         counts = (_retry_text(reason, count) for reason, count in state.trials.attempts.retries.most_common())
         parts.append(f"{plural(sum(state.trials.attempts.retries.values()), 'retry', 'retries')}: {', '.join(counts)}")

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from evaljournal.journal import Blob
-from evaljournal.replay.model_messages import Message, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, messages_of, reply_of
 from evaljournal.replay.render import summary as summary_text
+from evaljournal.replay.render.phrases import waited_text
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.state.known_limits import parse_need
@@ -99,7 +100,7 @@ def need_text(need: Any) -> str:
 
 def _use(step: StepDetails) -> str:
     """Return what a step used, and how long it waited for rate limits: `  (9 in, 4 out)  needs 812 tokens, waited 1.3 s`."""
-    waited = f"waited {duration(step.waited)}" if step.waited > 0 else ""
+    waited = waited_text(step.waited) if step.waited > 0 else ""
     text = ", ".join(filter(None, (need_text(step.need), waited)))
     return f"{_usage(step)}{f'  {text}' if text else ''}"
 

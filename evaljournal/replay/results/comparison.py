@@ -12,12 +12,12 @@ import attrs
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.format.blobs import digest
-from evaljournal.replay.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
 from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.summary import latencies, latency, models_of, output_latencies
 from evaljournal.replay.results.summary_types import Latency
+from evaljournal.replay.state.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.trial import DONE_STAGES, TrialState, Value
@@ -123,19 +123,20 @@ def sides_by_variant(state: RunState) -> dict[str, Side]:
     return {variant: Side(state, variant=variant, ids=variant_ids) for variant, variant_ids in ids.items()}
 
 
-def output_digests(records: Iterable[Record]) -> dict[str, bytes]:
-    """Return a digest of each trial's last output; the order of keys in it does not matter, except in a blob."""
-    digests: dict[str, bytes] = {}
-    for record in records:
-        add_digest(digests, record)
-    return digests
+def output_digests(outputs: Iterable[tuple[str, Any]]) -> dict[str, bytes]:
+    """Return a digest of each trial's output; the order of keys in it does not matter, except in a blob."""
+    return {trial: _digest(output) for trial, output in outputs}
+
+
+def _digest(output: Any) -> bytes:
+    return bytes.fromhex(digest(output)[: 2 * _DIGEST_BYTES])
 
 
 def add_digest(digests: dict[str, bytes], record: Record) -> None:
-    """Add the digest of the output in a record, if it has one."""
+    """Add the digest of the output in a record, if it has one; while a run is loaded, this takes less than `output_digests`."""
     event = record.event
     if isinstance(event, AttemptSucceeded):
-        digests[event.trial] = bytes.fromhex(digest(event.output)[: 2 * _DIGEST_BYTES])
+        digests[event.trial] = _digest(event.output)
 
 
 @attrs.frozen

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from evaljournal.replay.definition import has_one_model, lacks_max_tokens, load_definition, variant_parameters
 from evaljournal.replay.state.answers import ADVICE, MAX_TOKENS
+from evaljournal.replay.state.definition import has_one_model, lacks_max_tokens, load_definition, variant_parameters
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural, printable
 

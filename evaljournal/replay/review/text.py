@@ -4,7 +4,15 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from evaljournal.replay.render.phrases import difference_interval, interval_text, mean_text, score_value_text, signed_difference
+from evaljournal.replay.render.phrases import (
+    ci_text,
+    difference_interval,
+    mean_text,
+    n_text,
+    score_value_text,
+    share_interval_text,
+    signed_difference,
+)
 from evaljournal.replay.review.agreement import Coefficient
 from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS, CorrectedScore, SampleUse
 from evaljournal.replay.review.judge import Agreement, Bias, Rate
@@ -21,8 +29,7 @@ def corrected_text(score: CorrectedScore) -> str:
     if score.method == "none":
         reason = samples_text(score) or f"only {unsampled}; draw one with `evaljournal review RUN --sample {MIN_LABELS * 2}`"
         return f"not corrected: {reason}"
-    interval = interval_text(score.kind, score.low, score.high)
-    details = [f"95 % CI {interval}{' %' if score.kind == 'pass' else ''}" if interval else "no interval"]
+    details = [ci_text(share_interval_text(score.kind, score.low, score.high))]
     details += [f"{score.labels:,} of {score.trials:,} reviewed", samples_text(score)]
     text = (
         f"{'corrected' if score.method == 'ppi' else 'labels alone'} {mean_text(score.kind, score.mean)} ({', '.join(details)})"
@@ -66,8 +73,8 @@ def difference_lines(differences: Mapping[str, Estimate], kinds: Mapping[str, st
     """Yield a line for each corrected difference of two runs: `judge, corrected: +3.1 points (95 % CI -1.2 to 7.4)`."""
     for name, difference in differences.items():
         kind = kinds[name]
-        interval = difference_interval(kind, difference.low, difference.high)
-        yield f"{printable(name, _NAME_CHARS)}, corrected: {signed_difference(kind, difference.mean)} (95 % CI {interval})"
+        interval = ci_text(difference_interval(kind, difference.low, difference.high))
+        yield f"{printable(name, _NAME_CHARS)}, corrected: {signed_difference(kind, difference.mean)} ({interval})"
 
 
 def coefficient_text(coefficient: Coefficient | None) -> str:
@@ -75,15 +82,16 @@ def coefficient_text(coefficient: Coefficient | None) -> str:
     if coefficient is None:
         return "undefined"
     low, high = coefficient.low, coefficient.high
-    interval = "no interval" if low is None or high is None else f"95 % CI {low:.2f} to {high:.2f}"
-    return f"{coefficient.value:.2f} ({interval})"
+    interval = "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return f"{coefficient.value:.2f} ({ci_text(interval)})"
 
 
 def rate_text(rate: Rate | None) -> str:
     """Return a rate: `91.2 % (95 % CI 84.0–95.4 %, n = 68)`."""
     if rate is None:
         return "undefined: no output has this label"
-    return f"{mean_text('pass', rate.mean)} (95 % CI {interval_text('pass', rate.low, rate.high)} %, n = {rate.n:,})"
+    interval = ci_text(share_interval_text("pass", rate.low, rate.high))
+    return f"{mean_text('pass', rate.mean)} ({interval}, {n_text(rate.n)})"
 
 
 def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
@@ -120,8 +128,8 @@ def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
 
 def _bias_text(bias: Bias, kind: str, without: str, with_: str) -> str:
     errors = f"{signed_difference(kind, bias.error_without)} {without}, {signed_difference(kind, bias.error_with)} {with_}"
-    difference = f"{signed_difference(kind, bias.difference)}, 95 % CI {difference_interval(kind, bias.low, bias.high)}"
-    return f"{errors} (difference {difference}, n = {bias.n:,})"
+    interval = ci_text(difference_interval(kind, bias.low, bias.high))
+    return f"{errors} (difference {signed_difference(kind, bias.difference)}, {interval}, {n_text(bias.n)})"
 
 
 def basis_text(agreement: Agreement) -> str:

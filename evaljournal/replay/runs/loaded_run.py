@@ -31,7 +31,7 @@ VARIANT: Final = "variant"
 
 
 class Grouping:
-    """The group of each trial, read from the records, because `RunState` does not keep metadata."""
+    """The group of each trial by a key of its metadata, which `RunState` does not keep."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -41,11 +41,8 @@ class Grouping:
         """All keys of the metadata, to suggest one if `key` is mistyped."""
         self._labels: dict[str, str] = {}
 
-    def apply(self, record: Record) -> None:
-        """Read the group of a trial from the next record, if it enqueues one."""
-        event = record.event
-        if not isinstance(event, TrialEnqueued):
-            return
+    def add(self, event: TrialEnqueued) -> None:
+        """Add a trial."""
         metadata = event.metadata.load() if isinstance(event.metadata, Blob) else event.metadata
         value = None
         if isinstance(metadata, dict):
@@ -104,9 +101,9 @@ class LoadedRun:
                 if record.seq >= self.seq:
                     return
 
-    def outputs(self) -> Iterator[tuple[str, Any]]:
+    def outputs(self, *, load_blobs: bool = True) -> Iterator[tuple[str, Any]]:
         """Read the name and output of each trial that has one and was not withdrawn, in the order of enqueueing."""
-        with RecordReader(self.path) as reader:
+        with RecordReader(self.path, load_blobs=load_blobs) as reader:
             for name, trial in self.state.trials.items():
                 if trial.output_location is not None and trial.stage != "withdrawn":
                     event = reader.find(*trial.output_location).event
@@ -131,8 +128,11 @@ class LoadedRun:
     def grouping(self, by: str) -> Grouping:
         """Read the group of each trial by a key of the metadata."""
         grouping = Grouping(by)
-        for record in self.records():
-            grouping.apply(record)
+        with RecordReader(self.path, load_blobs=False) as reader:
+            for trial in self.state.trials.values():
+                event = reader.find(*trial.input_location).event
+                assert isinstance(event, TrialEnqueued)
+                grouping.add(event)
         return grouping
 
     def trial(self, name: str) -> "TrialDetails":

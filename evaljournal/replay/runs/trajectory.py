@@ -7,7 +7,7 @@ from typing import Any, cast
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.model_messages import ToolCall, reply_of
+from evaljournal.replay.provider.messages import ToolCall, reply_of
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ class StepDetails:
 
 
 class Trajectory:
-    """Rebuilds the steps of a trial from its records."""
+    """Rebuilds the steps of a trial from those that are recorded, which leave out what they share with earlier ones."""
 
     def __init__(self) -> None:
         self._completed_steps: dict[int, tuple[int, StepDetails]] = {}
@@ -90,34 +90,47 @@ class Trajectory:
             if attempt >= reuses and step.reusable and self._callers[seq] not in self._places
         }
 
-    def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
-        self._callers[seq] = event.attempt, event.parent
-        if isinstance(event, events.StepReused) or event.reusable:
-            self._places.add((event.attempt, event.step))
+    def add(self, attempt: int, step: StepDetails, completed_seq: int | None = None) -> StepDetails | None:
+        """Add the next step of an attempt as it is recorded; return it with its complete input.
+
+        `completed_seq` is the record of the completed step that it reuses; if that is unknown, return None.
+        """
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._inputs.clear()
+        if completed_seq is not None:
+            if completed_seq not in self._completed_steps:
+                return None
+            executed_by, completed = self._completed_steps[completed_seq]
+            position = {name: getattr(step, name) for name in ("number", "parent", "seq", "t", "at")}
+            step = attrs.evolve(completed, **position, elapsed=0.0, reused_from=executed_by, continues=0, need=None, waited=0.0)
+            self._use(completed_seq, attempt, step, is_reusable=True)
+        else:
+            if step.continues:
+                step = attrs.evolve(step, input=complete_input(self._inputs.get(step.continues), step.input))
+            if not step.error:
+                self._completed_steps[step.seq] = attempt, step
+                self._use(step.seq, attempt, step, is_reusable=step.reusable)
+        self._inputs[step.number] = step.input
+        return step
+
+    def _use(self, seq: int, attempt: int, step: StepDetails, *, is_reusable: bool) -> None:
+        self._callers[seq] = attempt, step.parent
+        if is_reusable:
+            self._places.add((attempt, step.number))
         self._unused_seqs.discard(seq)
 
-    def apply(self, record: Record) -> StepDetails | None:
-        """Return the step that a record completed, failed or reused; None if the reused step is unknown."""
-        event = record.event
-        assert isinstance(event, events.StepEvent)
-        if event.attempt != self._attempt:
-            self._attempt = event.attempt
-            self._inputs.clear()
-        position = dict[str, Any](number=event.step, parent=event.parent, seq=record.seq, t=record.t, at=record.at)
-        if isinstance(event, events.StepReused):
-            attempt, step = self._completed_steps.get(event.completed_seq, (0, None))
-            if step is None:
-                return None
-            self._use(event.completed_seq, event)
-            details = attrs.evolve(step, **position, elapsed=0.0, reused_from=attempt, continues=0, need=None, waited=0.0)
-        else:
-            step_input = complete_input(self._inputs.get(event.continues), event.input)
-            details = StepDetails(input=step_input, **position, **_own_fields(event))
-            if isinstance(event, events.StepCompleted):
-                self._completed_steps[record.seq] = event.attempt, details
-                self._use(record.seq, event)
-        self._inputs[event.step] = details.input
-        return details
+
+def recorded_step(record: Record) -> tuple[int, StepDetails, int | None]:
+    """Return the attempt of a step, the step as it is recorded, and the record of the completed step that it reuses."""
+    event = record.event
+    assert isinstance(event, events.StepEvent)
+    fields = dict[str, Any](number=event.step, parent=event.parent, seq=record.seq, t=record.t, at=record.at)
+    if isinstance(event, events.StepReused):
+        return event.attempt, StepDetails(**fields, name="", kind="", elapsed=0.0, input=None), event.completed_seq
+    names = ("error", "message") if isinstance(event, events.StepFailed) else ("output", "usage", "reusable")
+    names = ("name", "kind", "elapsed", "continues", "need", "waited", "input", *names)
+    return event.attempt, StepDetails(**fields, **{name: getattr(event, name) for name in names}), None
 
 
 def steps_with_depth(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDetails]]:
@@ -135,11 +148,6 @@ def steps_with_depth(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDe
         depth, step = stack.pop()
         yield depth, step
         stack += [(depth + 1, inner_step) for inner_step in reversed(inner_steps.pop(step.number, ()))]
-
-
-def _own_fields(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
-    result = ("error", "message") if isinstance(event, events.StepFailed) else ("output", "usage", "reusable")
-    return {name: getattr(event, name) for name in ("name", "kind", "elapsed", "continues", "need", "waited", *result)}
 
 
 def complete_input(previous_input: Any, tail: Any) -> Any:

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.journal import Record, events
 from evaljournal.journal.errors import BlobDamaged
 from evaljournal.replay.index import TRIAL_INDEXES, AttemptRow, Index, TrialRow
 from evaljournal.replay.runs.timeline import Span, Times, times_of
@@ -372,24 +371,37 @@ def _add_steps(
     trajectory = Trajectory()
     for row, attempt in zip(rows, attempts, strict=True):
         trajectory.start(row.reuses)
-        for seq, t, at, _, *fields in steps.get(row.id, ()):
-            event = _step_event(index, trial.name, row.attempt, fields, load)
-            if (details := trajectory.apply(Record(seq, at, t, event, 0, "", 0, 0))) is not None:
+        for fields in steps.get(row.id, ()):
+            if (details := trajectory.add(row.attempt, *_recorded_step(index, fields, load))) is not None:
                 attempt.steps.append(details)
         attempt.unused_steps = trajectory.unused_steps
 
 
-def _step_event(index: Index, trial: str, attempt: int, fields: Sequence[Any], load: Load) -> events.StepEvent:
-    number, parent, completed_seq, name, kind, elapsed, continues, reusable, *values, error, message, need, waited = fields
-    if not kind:
-        return events.StepReused(trial=trial, attempt=attempt, step=number, parent=parent, completed_seq=completed_seq)
-    step_input, output, usage = (load(index.value(value)) for value in values)
-    step_fields = dict[str, Any](trial=trial, attempt=attempt, step=number, parent=parent, name=name, kind=kind, fingerprint="")
-    step_fields |= {"elapsed": elapsed, "continues": continues, "input": step_input, "waited": waited}
-    step_fields["need"] = load(index.value(need))
-    if error is not None:
-        return events.StepFailed(**step_fields, error=error, message=message)
-    return events.StepCompleted(**step_fields, output=output, usage=usage, reusable=bool(reusable))
+def _recorded_step(index: Index, fields: Sequence[Any], load: Load) -> tuple[StepDetails, int | None]:
+    """Return a step as it is recorded, and the record of the completed step that it reuses."""
+    seq, t, at, _, number, parent, completed_seq, name, kind, elapsed, continues, reusable, *values = fields
+    *json_values, error, message, need, waited = values
+    step_input, output, usage, need = (load(index.value(value)) for value in (*json_values, need))
+    step = StepDetails(
+        number=number,
+        name=name,
+        kind=kind,
+        parent=parent,
+        seq=seq,
+        t=t,
+        elapsed=elapsed,
+        input=step_input,
+        output=output,
+        usage=usage,
+        error=error or "",
+        message=message,
+        reusable=error is not None or bool(reusable),
+        continues=continues,
+        at=at,
+        need=need,
+        waited=waited,
+    )
+    return step, None if kind else completed_seq
 
 
 def _scores(index: Index, trial: TrialRow) -> tuple[dict[str, ScoreDetails], list[ScoreDetails]]:

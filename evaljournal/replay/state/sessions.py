@@ -12,7 +12,7 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.definition import changes, identity
+from evaljournal.replay.state.definition import changes, identity
 from evaljournal.replay.state.session_errors import SessionErrors
 from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.versions import TaskVersions

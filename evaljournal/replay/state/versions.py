@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.events import RunStarted
-from evaljournal.replay.definition import changed_files, code_version
+from evaljournal.replay.state.definition import changed_files, code_version
 from evaljournal.replay.state.trial import Location, TrialState
 
 

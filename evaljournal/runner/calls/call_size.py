@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from evaljournal.runner.errors import is_whole_number
 
-_TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+"""Fields of a request with the maximum tokens of its reply, of all APIs."""
 _MAX_TOKENS: Final = 10**15
 """A larger number cannot be computed with exactly."""
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/=]{1000,}")
@@ -22,7 +23,7 @@ def max_output(body: Mapping[str, Any]) -> int | None:
     """Return the maximum tokens of the reply in the body of a request; None if it has none."""
     config = body.get("generationConfig")
     parameters = {**body, **config} if isinstance(config, Mapping) else body
-    limits = [parameters[name] for name in _TOKEN_LIMITS if is_whole_number(parameters.get(name), 0)]
+    limits = [parameters[name] for name in TOKEN_LIMITS if is_whole_number(parameters.get(name), 0)]
     return min(max(limits), _MAX_TOKENS) if limits else None
 
 

@@ -15,16 +15,17 @@ import attrs
 import orjson
 
 from evaljournal.journal.threads import run_in_thread
+from evaljournal.replay.provider.reports import Report
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import TrialInput
 from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
-from evaljournal.runner.calls.dialects.dialect import Answer, ChatRequest, Dialect, text_field, without_none
+from evaljournal.runner.calls.dialects.dialect import Answer, ChatRequest, Dialect
 from evaljournal.runner.calls.endpoint import HttpTask, idempotency_headers, raise_error_in
 from evaljournal.runner.calls.http.address import Address, masked_headers
 from evaljournal.runner.calls.http.batch_line import current_line
 from evaljournal.runner.calls.http.client import Client
-from evaljournal.runner.calls.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply, fields_of
+from evaljournal.runner.calls.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.calls.notes import engine_note, note
 from evaljournal.runner.calls.prices import BATCH, DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 from evaljournal.runner.calls.prompt_size import unread_words
@@ -520,10 +521,10 @@ class OpenChat:
             try:
                 answer = self._read(reply)
             except (InvalidReply, IncompleteReply, ErrorReply):
-                reported_usage, served_model = _reported_usage(reply)
-                if reported_usage:
-                    served_model = served_model or model or self._chat.model_name
-                    lost_usage.update(priced_usage(reported_usage, served_model, self._prices, tier))
+                report = _report(reply)
+                if report.usage:
+                    served_model = report.model or model or self._chat.model_name
+                    lost_usage.update(priced_usage(report.usage, served_model, self._prices, tier or report.tier))
                 raise
             served_model = answer.model or model or self._chat.model_name
             answer.usage = priced_usage(answer.usage, served_model, self._prices, tier or answer.service_tier)
@@ -595,17 +596,13 @@ def _attach(messages: Sequence[Any], parts: Sequence[Any], position: int) -> lis
     return [*messages[:position], message, *messages[position + 1 :]]
 
 
-def _reported_usage(reply: Reply) -> tuple[dict[str, Any], str]:
-    """Return the count of tokens in a reply that is not an answer, as far as it can be read, and the model."""
-    usage: dict[str, Any] = {}
-    model = ""
+def _report(reply: Reply) -> Report:
+    """Return what a reply that is not an answer reports, as far as it can be read: it is paid for, too."""
+    report = Report()
     with suppress(InvalidReply, IncompleteReply, ErrorReply):
         for chunk in reply.chunks() if reply.is_stream else [reply.json()]:
-            fields = fields_of(chunk)
-            for part in (fields, fields_of(fields.get("message")), fields_of(fields.get("response"))):
-                usage |= without_none(fields_of(part.get("usage") or part.get("usageMetadata")))
-                model = text_field(part, "model") or text_field(part, "modelVersion") or model
-    return usage, model
+            report.add_event(chunk)
+    return report
 
 
 def _checked(chunks: Iterable[Any]) -> Iterator[Any]:

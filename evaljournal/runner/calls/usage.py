@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from evaljournal.replay.provider.reports import Report
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 
 _OBJECT: Final = (dict, Mapping)
@@ -110,11 +111,16 @@ def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
 
 def usage_of_response(response: object) -> dict[str, float | str]:
     """Return the usage in an SDK's response that was returned as an output, converted to JSON."""
-    if not isinstance(response, Mapping):
+    if not isinstance(response, _OBJECT):
         return {}
-    tier, model = response.get("service_tier"), str(response.get("model") or response.get("modelVersion") or "")
-    usage = response.get("usage") or response.get("usageMetadata")  # Gemini
-    return priced_usage(usage, model, read_prices(DEFAULT_PRICES), tier)
+    report = Report()
+    report.add(response)
+    return reported_usage(report)
+
+
+def reported_usage(report: Report) -> dict[str, float | str]:
+    """Return the tokens that a reply reports, and their cost by the built-in prices."""
+    return priced_usage(report.usage, report.model, read_prices(DEFAULT_PRICES), report.tier)
 
 
 def _count(provider_usage: object, paths: tuple[_Path, ...]) -> int | None:

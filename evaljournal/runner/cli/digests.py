@@ -17,7 +17,6 @@ from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.ownership import private_directory, state_directory
-from evaljournal.replay.definition import identity
 from evaljournal.replay.history.digest import (
     VERSION,
     CaseColumns,
@@ -27,6 +26,7 @@ from evaljournal.replay.history.digest import (
     run_from_json,
     to_json,
 )
+from evaljournal.replay.state.definition import identity
 from evaljournal.runner.cli.terminal.display import open_run
 from evaljournal.runner.runs.atomic_write import write_atomically
 from evaljournal.runner.runs.paths import run_finish, run_start

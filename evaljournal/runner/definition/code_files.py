@@ -16,7 +16,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, TypeVar, cast
 
 from evaljournal.journal.disk import segments
-from evaljournal.replay.definition import recorded_files
+from evaljournal.replay.state.definition import recorded_files
 from evaljournal.runner.data.fingerprint import digest, strip_comments, unwrap_partial
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.module_source import imports, relevant_source

@@ -22,7 +22,7 @@ from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalError, RecordTooLarge, Unserializable
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
+from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.concurrency.constants import SEVERAL
@@ -345,9 +345,8 @@ def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: F
     with RecordReader(path, files=files) as reader:
         for location in locations:
             record = reader.find(*unpack_location(location))
-            step = trajectory.apply(record)
-            event = record.event
-            is_own = isinstance(event, events.StepEvent) and event.attempt == attempt
-            if step is not None and is_own and getattr(event, "phase", "task") == "task":
+            number, recorded, completed_seq = recorded_step(record)
+            step = trajectory.add(number, recorded, completed_seq)
+            if step is not None and number == attempt and getattr(record.event, "phase", "task") == "task":
                 steps.append(step)
     return sorted(steps, key=lambda step: step.number)

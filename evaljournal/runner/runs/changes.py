@@ -9,7 +9,7 @@ import attrs
 
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import RunState, TrialState
-from evaljournal.replay.definition import changed_files, definition_diff, load_definition, variant_fingerprints
+from evaljournal.replay.state.definition import changed_files, definition_diff, load_definition, variant_fingerprints
 from evaljournal.replay.state.sessions import IDENTITY_FIELDS
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.data.case import Trial

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import attrs
 
-from evaljournal.replay.model_messages import Message, ToolCall, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, ToolCall, messages_of, reply_of
 from evaljournal.replay.runs.trajectory import StepDetails, tool_calls
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.case import Case

@@ -14,14 +14,22 @@ from urllib.parse import urlsplit
 import orjson
 
 from evaljournal.journal.errors import Unserializable
-from evaljournal.runner.calls.http.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply, fields_of
+from evaljournal.replay.provider.reports import Report, StreamReport
+from evaljournal.runner.calls.http.reply import (
+    EXCERPT_LENGTH,
+    BadStatus,
+    ErrorReply,
+    IncompleteReply,
+    InvalidReply,
+    Redirected,
+    Reply,
+)
 from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
-from evaljournal.runner.calls.http.sse import StreamEvents
-from evaljournal.runner.calls.usage import usage_of_response
+from evaljournal.runner.calls.usage import reported_usage
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.secrets.masking import mask, mask_output
+from evaljournal.runner.secrets.masking import excerpt, mask, mask_output
 from evaljournal.runner.secrets.shapes import mask_shapes
 from evaljournal.runner.steps.admission import limited_call
 from evaljournal.runner.steps.attempt_steps import Step
@@ -93,7 +101,7 @@ class StepReply(Reply):
 
     def __init__(self, status: int, headers: Mapping[str, str], *, ends_by_closing: bool | None = None) -> None:
         super().__init__(status, headers, ends_by_closing=ends_by_closing)
-        self._events = StreamEvents() if self.media == "text/event-stream" else None
+        self._events = StreamReport() if self.media == "text/event-stream" else None
         self._has_ended = False
 
     @property
@@ -110,7 +118,7 @@ class StepReply(Reply):
         """Read the events of a stream; a proxy may have changed its media type."""
         is_first = self._size == len(content)
         if is_first and self._events is None and content.startswith((b"data:", b"event:")):
-            self._events = StreamEvents()
+            self._events = StreamReport()
         if self._events is not None:
             self._events.feed(content)
 
@@ -167,7 +175,8 @@ class StepReply(Reply):
         if self.problem is not None:
             return self.problem
         if self._events is not None and self._events.error is not None:
-            return self._events.error
+            data, error = self._events.error
+            return ErrorReply(f"the stream contains an error: {excerpt(data, EXCERPT_LENGTH)}", error)
         return IncompleteReply(f"the reply from {url} ended before it was complete")
 
     def step_output(self) -> dict[str, Any]:
@@ -188,12 +197,12 @@ class StepReply(Reply):
 
     def usage(self) -> dict[str, float | str]:
         """Return the tokens and their cost; empty if the reply does not report them."""
-        events, response = self._events, self._json
-        if isinstance(response, list):  # Gemini's stream without `alt=sse`.
-            events = StreamEvents()
-            for part in response:
-                events.add_usage(fields_of(part))
-        usage = usage_of_response(response if events is None else events.response)
+        report: Report | None = self._events
+        if report is None:
+            report, value = Report(), self._json
+            for part in value if isinstance(value, list) else [value]:  # A list is a stream of Gemini without `alt=sse`.
+                report.add(part)
+        usage = reported_usage(report)
         return usage if _is_storable(usage) else {}
 
 

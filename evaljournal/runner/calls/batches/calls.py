@@ -12,6 +12,7 @@ import attrs
 import httpcore2
 
 from evaljournal.journal.events import BatchSubmitted
+from evaljournal.replay.provider.reports import fields_of
 from evaljournal.runner.calls.batches.api import (
     BatchNotFound,
     NotSubmitted,
@@ -23,7 +24,7 @@ from evaljournal.runner.calls.batches.api import (
 from evaljournal.runner.calls.batches.results import LineParser, Results
 from evaljournal.runner.calls.http.address import Address
 from evaljournal.runner.calls.http.client import Client, Response
-from evaljournal.runner.calls.http.reply import BadStatus, InvalidReply, NoResponse, Reply, fields_of
+from evaljournal.runner.calls.http.reply import BadStatus, InvalidReply, NoResponse, Reply
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.secrets.masking import excerpt
 

@@ -11,6 +11,7 @@ import orjson
 import trio
 
 from evaljournal.journal.events import BatchPrepared, BatchSubmitted
+from evaljournal.replay.provider.reports import fields_of
 from evaljournal.runner.calls.batches.api import ApiName, BatchStatus
 from evaljournal.runner.calls.batches.calls import (
     TOKEN_LIMIT,
@@ -23,7 +24,7 @@ from evaljournal.runner.calls.batches.calls import (
     text_of,
 )
 from evaljournal.runner.calls.batches.results import LineResult, Results, dump_body
-from evaljournal.runner.calls.http.reply import InvalidReply, fields_of
+from evaljournal.runner.calls.http.reply import InvalidReply
 
 _ENDED_STATES: Final = frozenset({"completed", "failed", "expired", "cancelled", "canceled"})
 _UNREADY_STATES: Final = frozenset({"pending", "running", "notrunning"})

@@ -5,8 +5,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.text import as_text
-from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
+from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, without_none
 from evaljournal.runner.calls.dialects.messages import (
     AttachedPart,
     attachment_of,
@@ -16,7 +17,7 @@ from evaljournal.runner.calls.dialects.messages import (
     split_system,
     tool_call,
 )
-from evaljournal.runner.calls.http.reply import EmptyReply, IncompleteReply, InvalidReply, fields_of
+from evaljournal.runner.calls.http.reply import EmptyReply, IncompleteReply, InvalidReply
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from evaljournal.replay.provider.reports import text_field
 from evaljournal.replay.text import as_text
-from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
+from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, without_none
 from evaljournal.runner.calls.endpoint import raise_error_in
 from evaljournal.runner.calls.http.reply import EmptyReply, ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.data.templates import MissingField, value_at

@@ -85,12 +85,6 @@ def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def text_field(value: Mapping[str, Any], name: str) -> str:
-    """Return the text in a field of a reply; empty if it is missing or of another type."""
-    text = value.get(name)
-    return text if isinstance(text, str) else ""
-
-
 class Dialect(Protocol):
     """How a chat API is called, and how its replies are read.
 

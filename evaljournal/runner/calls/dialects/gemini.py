@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.text import as_text
-from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
+from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, without_none
 from evaljournal.runner.calls.dialects.messages import (
     attachment_of,
     calls_of,
@@ -14,7 +15,7 @@ from evaljournal.runner.calls.dialects.messages import (
     split_system,
     tool_call,
 )
-from evaljournal.runner.calls.http.reply import EmptyReply, ErrorReply, IncompleteReply, InvalidReply, fields_of
+from evaljournal.runner.calls.http.reply import EmptyReply, ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt
 

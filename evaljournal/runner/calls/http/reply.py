@@ -6,12 +6,12 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from http.client import responses
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import httpcore2
 import orjson
 
-from evaljournal.replay.server_sent_events import BYTE_ORDER_MARK, parse_events
+from evaljournal.replay.provider.server_sent_events import BYTE_ORDER_MARK, parse_events
 from evaljournal.runner.calls.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge, check_values
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.retries.classify import Fatal
@@ -252,11 +252,6 @@ class Reply:
             if event == "error":
                 raise ErrorReply(f"the stream ended with an error: {excerpt(data, EXCERPT_LENGTH)}", chunk)
             yield chunk
-
-
-def fields_of(value: object) -> Mapping[str, Any]:
-    """Return the fields of an object in a reply; none if the value is of another type."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

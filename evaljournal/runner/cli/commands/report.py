@@ -114,7 +114,7 @@ def _escape_path(entry: Entry) -> Entry:
 
 def _side(page_run: PageRun, variant: str | None) -> Side:
     check_variant(page_run.run, variant)
-    return Side(page_run.run.state, output_digests(page_run.run.records()), variant)
+    return Side(page_run.run.state, output_digests(page_run.run.outputs(load_blobs=False)), variant)
 
 
 def _write_suite(path: Path, target: Path, *, force: bool) -> list[JournalError | None]:

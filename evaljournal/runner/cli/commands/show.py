@@ -11,9 +11,8 @@ import click
 
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay import LoadedRun, RunState
-from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.render.failing import value_text, value_texts
-from evaljournal.replay.render.phrases import score_value_text
+from evaljournal.replay.render.phrases import score_value_text, waited_text
 from evaljournal.replay.render.trajectory import need_text, not_reused_text, trajectory_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
@@ -22,6 +21,7 @@ from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.runs.waits import Wait
+from evaljournal.replay.state.definition import definition_lines, load_definition
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
@@ -435,7 +435,7 @@ def _session_text(number: int, sessions: Sequence[SessionState]) -> str:
 
 def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
-    waits = [f" · waited {duration(span.queue_time)}{_wait_text(attempt.waits)}"] if span.queue_time else []
+    waits = [f" · {_waited_text(span.queue_time, attempt.waits)}"] if span.queue_time else []
     waits += [f" · backoff {duration(span.backoff_time)}"] if span.backoff_time else []
     outcome = as_words(span.outcome) or "in flight"
     detail = f": {printable(attempt.detail)}" if attempt.detail else ""
@@ -480,16 +480,16 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
             yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
 
 
-def _wait_text(waits: Sequence[Wait]) -> str:
-    """Return the longest wait, in parentheses; empty without waits."""
-    return f" ({waits[0].text})" if waits else ""
+def _waited_text(seconds: float, waits: Sequence[Wait]) -> str:
+    """Return how long a start was delayed, and the reason of the longest wait."""
+    return waited_text(seconds, waits[0].text if waits else "")
 
 
 def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
     outcome = as_words(call.outcome) or "in flight"
     elapsed_text = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     wait_seconds = sum(wait.seconds for wait in call.waits)
-    waits = f" · waited {duration(wait_seconds)}{_wait_text(call.waits)}" if wait_seconds else ""
+    waits = f" · {_waited_text(wait_seconds, call.waits)}" if wait_seconds else ""
     yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{elapsed_text}  {session} · seq {call.seq:,}{waits}"
     if call.error:
         yield from _value_lines("", f"{call.error}: {call.message}")

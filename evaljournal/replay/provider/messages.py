@@ -12,7 +12,8 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
-from evaljournal.replay.server_sent_events import parse_events
+from evaljournal.replay.provider.reports import LAST_EVENTS, fields_of, text_field
+from evaljournal.replay.provider.server_sent_events import parse_events
 from evaljournal.replay.text import as_text
 
 _DATA: Final = "data:"
@@ -58,9 +59,7 @@ class Message:
 
 def messages_of(step_input: object) -> list[Message]:
     """Return the messages of a request to a model; none if the input is not recognized."""
-    if not isinstance(step_input, Mapping):
-        return []
-    request = cast("Mapping[str, Any]", step_input)
+    request = fields_of(step_input)
     system = request.get("system", request.get("instructions")) or _from_gemini(request.get("systemInstruction"))["content"]
     system_messages = [Message("system", _text_of(system))] if system else []
     messages = request.get("messages", request.get("input"))
@@ -75,7 +74,7 @@ def reply_of(step_output: object) -> Message | None:
     """Return the reply of a model; None if the output is not recognized."""
     output = _body(step_output)
     if isinstance(output, Mapping):
-        return _reply(cast("Mapping[str, Any]", output))
+        return _reply(fields_of(output))
     if isinstance(output, list):  # A stream of Gemini's API without `alt=sse`.
         return _join_candidates(list(_mappings(output)))
     if not isinstance(output, str):
@@ -128,7 +127,7 @@ def _reply(output: Mapping[str, Any]) -> Message | None:
 
 def _from_gemini(value: object) -> dict[str, Any]:
     """Return a content of Gemini's API as a message of Anthropic's; consecutive texts, as in a stream, are joined."""
-    fields = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    fields = fields_of(value)
     blocks: list[dict[str, Any]] = []
     for part in _mappings(fields.get("parts")):
         call, result = (part.get(name) or part.get(sdk_name) for name, sdk_name in _GEMINI_FUNCTIONS)
@@ -155,7 +154,7 @@ def _messages(value: object) -> Iterator[Message]:
     content: Any = value.get("content") if isinstance(value, Mapping) else None
     results = [part for part in _mappings(content) if part.get("type") == "tool_result"]
     for part in results:
-        yield Message("tool", _result_text(part.get("content")), (), _id(part.get("tool_use_id")))
+        yield Message("tool", _result_text(part.get("content")), (), text_field(part, "tool_use_id"))
     if not results or not isinstance(value, Mapping):
         yield _message(value)
     elif other_parts := [part for part in content if part not in results]:
@@ -165,13 +164,12 @@ def _messages(value: object) -> Iterator[Message]:
 def _message(value: object) -> Message:
     if not isinstance(value, Mapping):
         return Message("", as_text(value))
-    message = cast("Mapping[str, Any]", value)
-    role, kind = message.get("role"), message.get("type")
-    match kind:
+    message = fields_of(value)
+    match message.get("type"):
         case "function_call":
             return Message("assistant", "", (_call(message),))
         case "function_call_output":
-            return Message("tool", _text_of(message.get("output")), (), _id(message.get("call_id")))
+            return Message("tool", _text_of(message.get("output")), (), text_field(message, "call_id"))
         case "reasoning":
             return Message("", "")
         case _:
@@ -180,21 +178,17 @@ def _message(value: object) -> Message:
     calls = [_call(part) for part in _mappings(content) if part.get("type") == "tool_use"]
     calls += [_call(call.get("function"), call.get("id")) for call in _mappings(message.get("tool_calls"))]
     text = _text_of(content) or _text_of(message.get("refusal"))
-    return Message(role if isinstance(role, str) else "", text, tuple(calls), _id(message.get("tool_call_id")))
+    return Message(text_field(message, "role"), text, tuple(calls), text_field(message, "tool_call_id"))
 
 
 def _call(value: object, call_id: object = None) -> ToolCall:
-    call = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    call = fields_of(value)
     arguments = call.get("input", call.get("arguments"))
     if isinstance(arguments, str):
         with suppress(orjson.JSONDecodeError):
             arguments = orjson.loads(arguments or "{}")
-    name = call.get("name")
-    return ToolCall(name if isinstance(name, str) else "", arguments, _id(call_id or call.get("call_id") or call.get("id")))
-
-
-def _id(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    call_id = call_id or call.get("call_id") or call.get("id")
+    return ToolCall(text_field(call, "name"), arguments, call_id if isinstance(call_id, str) else "")
 
 
 def _text_of(content: Any) -> str:
@@ -210,7 +204,7 @@ def _text_of(content: Any) -> str:
             texts.append(as_text(part))
         elif isinstance(text := part.get("text", part.get("refusal")), str):
             texts.append(text)
-        elif kind not in {"tool_use", "thinking", "redacted_thinking"}:
+        elif kind not in ("tool_use", "thinking", "redacted_thinking"):
             texts.append(f"({as_text(kind)})")
     return "\n".join(texts)
 
@@ -254,8 +248,8 @@ def _join_candidates(events: list[Mapping[str, Any]]) -> Message | None:
 
 def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
     for event in reversed(events):
-        if event.get("type") == "response.completed" and isinstance(response := event.get("response"), Mapping):
-            return _reply(cast("Mapping[str, Any]", response))
+        if text_field(event, "type") in LAST_EVENTS and (response := fields_of(event.get("response"))):
+            return _reply(response)
     texts: list[str] = []
     calls: dict[object, dict[str, str]] = {}
     for event in events:
@@ -278,6 +272,6 @@ def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
 def _extend(calls: dict[object, dict[str, str]], index: object, piece: object, call_id: object = None) -> None:
     """Append a piece of a streamed tool call to the pieces before it."""
     call = calls.setdefault(index if isinstance(index, int) else len(calls), {"name": "", "arguments": ""})
-    for name, value in {**cast("Mapping[str, Any]", piece if isinstance(piece, Mapping) else {}), "id": call_id}.items():
+    for name, value in {**fields_of(piece), "id": call_id}.items():
         if isinstance(value, str):
             call[name] = call.get(name, "") + value

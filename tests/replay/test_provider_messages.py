@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.replay.model_messages import Message, ToolCall, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, ToolCall, finish_reason_of, messages_of, reply_of
 
 CALL = ToolCall("weather", {"city": "Lima"}, "c1")
 FUNCTION = {"name": "weather", "arguments": '{"city": "Lima"}'}
