@@ -28,11 +28,15 @@ hypothesis.settings.load_profile("no-deadline")
 if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
     collect_ignore_glob = [
         "crash/*",
-        "cases/test_phoenix.py",
+        "integrations/nat/test_nat_output.py",
+        "integrations/phoenix/test_executors_*.py",
+        "integrations/phoenix/test_phoenix.py",
+        "integrations/promptfoo/test_import*.py",
+        "integrations/promptfoo/test_promptfoo_configs.py",
+        "integrations/pytest/test_pytest_sessions.py",
+        "integrations/ray/*",
         "runner/test_command.py",
         "runner/test_gateway*.py",
-        "runner/test_ray.py",
-        "runner/test_executors_*.py",
         "runner/test_signals.py",
         "runner/test_workers_tasks.py",
         "runner_cli/test_*.py",

@@ -91,10 +91,10 @@ def test_parameters_of_tasks_without_code() -> None:
         for task in (Endpoint, Chat, Command, RecordedOutput, Judge)
     }
     assert (
-        *("exact", "iexact", "contains", "one_of", "json_equal", "f1", "assertions", "regex", "close_to", "similarity"),
+        *("exact", "iexact", "contains", "one_of", "json_equal", "f1", "regex", "close_to", "similarity"),
         *("tools_used", "tools_in_order", "tool_args", "max_steps"),
     ) == scorers.NAMES
-    assert all(callable(getattr(scorers, name)) for name in (*scorers.NAMES, "judge"))
+    assert all(callable(getattr(scorers, name)) for name in (*scorers.NAMES, "assertions", "judge"))
 
 
 def test_every_setting_has_a_flag() -> None:

@@ -108,14 +108,19 @@ def test_the_sdist_contains_each_file_once(wheel: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
         top_level = {member.name.split("/")[1] for member in archive.getmembers()}
         links = [member.name for member in archive.getmembers() if not member.isfile()]
+        names = archive.getnames()
     [source] = tmp_path.glob("evaljournal-*")
 
     assert (set(), []) == (top_level & {*COMMON_NAMES}, links)
+    assert len({*names}) == len(names)
     assert wheel.read_bytes() == build("wheel", source, tmp_path / "wheel").read_bytes()
 
 
 def test_a_clone_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    """Where Git writes no symbolic links, the links at the top level are small files, and nothing else changes."""
+    """Where Git writes no symbolic links, they are small files; the wheel is the same, and the quick start runs.
+
+    The files are those that `git -c core.symlinks=false clone` writes.
+    """
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "evaljournal", tree / "evaljournal", ignore=shutil.ignore_patterns("__pycache__"))
     for name in (".gitignore", "LICENSE", "README.md", "pyproject.toml"):
@@ -125,6 +130,10 @@ def test_a_clone_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path
 
     assert [f"evaljournal/{name}" for name in COMMON_NAMES] == [os.readlink(ROOT / name) for name in COMMON_NAMES]
     assert wheel.read_bytes() == build("wheel", tree, tmp_path / "wheel").read_bytes()
+    (tree / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "quickstart.py", tree / "examples")
+    result = clean_python(tree, "-m", "evaljournal", "run", "examples/quickstart.py", cwd=tree)
+    assert (0, True) == (result.returncode, "evaljournal report" in result.stderr + result.stdout), result.stderr
 
 
 @pytest.mark.parametrize("name", COMMON_NAMES)

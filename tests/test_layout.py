@@ -1,6 +1,7 @@
 """The order of packages and modules: an import points to an earlier package, or stays in its own, and there are no cycles."""
 
 import ast
+import functools
 import graphlib
 import inspect
 import pkgutil
@@ -18,6 +19,7 @@ from evaljournal import journal, replay
 ROOT: Final = Path(__file__).parent.parent
 ORDER: Final = (
     "evaljournal.lazy_names",
+    "evaljournal.entry_points",
     "evaljournal.version",
     "journal",
     "replay",
@@ -63,9 +65,14 @@ def _short_name(name: str) -> str:
 MODULES: Final = {module_name(file): file for file in (ROOT / "evaljournal").rglob("*.py")}
 
 
-def imports(source: str) -> Iterator[tuple[int, str]]:
-    """Yield every import in a module, also inside functions and for types only: its line, and the imported name."""
-    for node in ast.walk(ast.parse(source)):
+@functools.cache
+def imports(source: str) -> list[tuple[int, str]]:
+    """List every import in a module, also inside functions and for types only: its line, and the imported name."""
+    return list(_imports(ast.parse(source)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         match node:
             case ast.Import():
                 yield from ((node.lineno, _short_name(alias.name)) for alias in node.names)
@@ -133,6 +140,34 @@ def _module_of(name: str) -> str | None:
     return name or None
 
 
+def test_the_core_imports_no_integration() -> None:
+    """Integrations are found by entry points; only modules of public names, such as `evaljournal.executors`, import them."""
+    importers = {
+        name
+        for name, file in MODULES.items()
+        for _, target in imports(file.read_text())
+        if package_of(name) != "integrations" and f"{target}.".startswith("integrations.")
+    }
+
+    assert {f"evaljournal.{name}" for name in ("executors", "promptfoo", "pytest_plugin", "scorers")} | {
+        "evaljournal"
+    } == importers
+
+
+def test_integrations_are_independent() -> None:
+    """No integration imports another one: each can be read, tested and removed alone."""
+    parts = {name: name.split(".")[1] for name in MODULES if name.startswith("integrations.")}
+    foreign = {
+        f"{name}, line {line}: {target}"
+        for name, part in parts.items()
+        for line, target in imports(MODULES[name].read_text())
+        if f"{target}.".startswith("integrations.") and target.split(".")[1] != part
+    }
+
+    assert {"inspect", "nat", "notebooks", "otlp", "phoenix", "promptfoo", "pytest", "ray"} == set(parts.values())
+    assert set() == foreign
+
+
 def test_views_depend_on_records_only() -> None:
     """`replay` imports no clock, random numbers, nursery or network."""
     impure = {
@@ -158,6 +193,7 @@ def test_benchmarks_import_no_tests() -> None:
 @pytest.mark.parametrize(
     ("package", "source", "expected"),
     [
+        ("replay", "from evaljournal.integrations.nat.files import nat", ["line 1: integrations.nat.files.nat"]),
         ("journal", "import evaljournal.journal.disk.files\nfrom evaljournal.journal import Record", []),
         ("journal", "def f():\n    from evaljournal.replay import fold", ["line 2: replay.fold"]),
         ("replay", "from evaljournal import runner", ["line 1: runner"]),

@@ -16,6 +16,7 @@ from evaljournal.runner.calls.dialects.anthropic import Anthropic
 from evaljournal.runner.calls.dialects.completions import Completions
 from evaljournal.runner.calls.dialects.gemini import Gemini
 from evaljournal.runner.calls.dialects.responses import Responses
+from tests.packages import install
 from tests.processes import ROOT, run_command
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
@@ -51,18 +52,6 @@ def test_unknown_and_contradicting_dialects() -> None:
         Chat("anthropic:m", dialect="responses")
 
 
-def install(directory: Path, files: dict[str, str], **entry_points: str) -> dict[str, str]:
-    """Write modules and the metadata of an installed package; return the environment in which Python finds them."""
-    for name, text in files.items():
-        (directory / name).write_text(text)
-    metadata = directory / "example-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
-    lines = "".join(f"{name} = {value}\n" for name, value in entry_points.items())
-    (metadata / "entry_points.txt").write_text(f"[evaljournal.dialects]\n{lines}")
-    return {**os.environ, "PYTHONPATH": str(directory)}
-
-
 def run_python(code: str, environment: dict[str, str]) -> str:
     return run_command(sys.executable, "-c", code, env=environment, check=True).stdout
 
@@ -72,10 +61,7 @@ def test_dialects_of_other_packages(tmp_path: Path) -> None:
     environment = install(
         tmp_path,
         {"broken.py": "raise RuntimeError('no library')"},
-        chat="broken:Chat",
-        own="broken:Own",
-        lost="missing:Lost",
-        other="fractions:Fraction",
+        {"dialects": {"chat": "broken:Chat", "own": "broken:Own", "lost": "missing:Lost", "other": "fractions:Fraction"}},
     )
     code = """
 from evaljournal import Chat, UsageError
@@ -87,10 +73,11 @@ for model in ("own:m", "lost:m", "other:m"):
     except UsageError as exc:
         print(exc)
 """
+    lost = "the entry point 'lost' of example 1.0 (evaljournal.dialects: missing:Lost)"
     assert [
         "('own', 'm') ('', 'others:m') Completions",
-        "the dialect 'own' (broken:Own) cannot be loaded: RuntimeError: no library",
-        "the dialect 'lost' (missing:Lost) cannot be loaded: ModuleNotFoundError: No module named 'missing'",
+        "the entry point 'own' of example 1.0 (evaljournal.dialects: broken:Own) cannot be used: RuntimeError: no library",
+        f"{lost} cannot be used: ModuleNotFoundError: No module named 'missing'",
         f"the dialect 'other' (fractions:Fraction) lacks {', '.join(name for name in vars(Dialect) if name[0] != '_')}",
     ] == run_python(code, environment).splitlines()
 
@@ -98,12 +85,13 @@ for model in ("own:m", "lost:m", "other:m"):
 def test_entry_points_are_read_only_for_unknown_prefixes() -> None:
     """Models without a colon, and those of built-in dialects, do not read the metadata of installed packages."""
     code = """
+from evaljournal import entry_points
 from evaljournal.runner.calls import dialects
 for model in ("gpt-5.6-terra", "anthropic:x", "chat:a:b"):
     dialects.dialect_by_name(dialects.split_model(model)[0] or "chat")
-print(dialects._entry_points.cache_info().misses)
+print(entry_points.others.cache_info().misses)
 dialects.split_model("llama3:8b"), dialects.split_model("llama3:8b")
-print(dialects._entry_points.cache_info().misses)
+print(entry_points.others.cache_info().misses)
 """
     assert "0\n1\n" == run_python(code, dict(os.environ))
 
@@ -151,7 +139,7 @@ def test_the_documented_example(tmp_path: Path, *, stream: bool) -> None:
     lines = [{"message": {**message, "content": "Li"}}, {"message": {**message, "content": "ma"}, **end}]
     content = "\n".join(json.dumps(line) for line in lines) if stream else json.dumps({"message": message, **end})
     (tmp_path / "qa.jsonl").write_text('{"id": "peru", "question": "Capital of Peru?"}\n')
-    environment = install(tmp_path, files, **entry_points)
+    environment = install(tmp_path, files, {"dialects": entry_points})
     command = [sys.executable, "-m", "evaljournal", "run", "--data", "qa.jsonl", "--chat", "ollama:llama3:8b"]
     command += ["--max-tokens", "2", *(["--stream"] if stream else [])]
     with replying(content.encode(), "application/x-ndjson" if stream else "application/json") as server:

@@ -267,7 +267,7 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
         (["--chat", "a", "--gateway"], "--gateway: only commands and functions call models through the gateway"),
         (["--workers", "scorers:processes"], "only scorers run in the workers, but no scorer is defined with workers=True"),
         (["--head-file", "no/head"], "the directory no of --head-file does not exist"),
-        (["--nat-output", "qa.jsonl"], "qa.jsonl is not a directory"),
+        (["--export", "nat:qa.jsonl"], "qa.jsonl is not a directory"),
         (["-o", "runs"], "runs contains runs"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

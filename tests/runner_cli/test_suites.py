@@ -196,7 +196,7 @@ def test_one_configuration_file() -> None:
         ({}, "evals --config x.toml", r"--config|x\.toml"),
         ({}, "evals --shard 1/2", r"--shard applies to a single run, not a suite"),
         ({}, "evals --head-file h", r"--head-file applies to a single run"),
-        ({}, "evals --nat-output d", r"--nat-output applies to a single run"),
+        ({}, "evals --export nat:d", r"--export applies to a single run"),
         ({}, "evals --fail-under other=0.5", r"other"),
         ({}, "evals --slots 0", r"--slots 0: "),
         ({"used/x": ""}, "evals -o used", r"used exists; pass another -o"),

@@ -285,7 +285,7 @@ def test_a_run_that_changes_after_it_was_read_is_not_resumed(tmp_path: Path, mon
         shutil.rmtree(own_run)
         (tmp_path / "other").rename(own_run)
 
-    monkeypatch.setattr("evaljournal.runner.cli.commands.resume.nat_output", replace)
+    monkeypatch.setattr("evaljournal.runner.cli.commands.resume.run_output", replace)
     result = evaljournal("resume", own_run, "--adopt", "--plain")
 
     assert (2, True) == (result.exit_code, "was changed after it was read" in result.output), result.output

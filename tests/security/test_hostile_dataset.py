@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from evaljournal import Case, UsageError, rescore, scorers
 from evaljournal.integrations.promptfoo.nunjucks import pieces
 from evaljournal.integrations.promptfoo.project import NotMapped
+from evaljournal.integrations.promptfoo.scorer.javascript_regex import to_python
+from evaljournal.integrations.promptfoo.scorer.json_checks import _with_hash_comment
 from evaljournal.journal.events import ScoringFailed, TrialScored
 from evaljournal.runner.data.readers import rows
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.evaluation import INHERITED, Inherited
 from evaljournal.runner.scorers import bounded_search
 from evaljournal.runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
-from evaljournal.runner.scorers.javascript_regex import to_python
-from evaljournal.runner.scorers.json_checks import _with_hash_comment
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.secrets.masking import SecretValues, mask
 from evaljournal.runner.secrets.shapes import _SHAPES

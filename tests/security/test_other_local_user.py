@@ -27,9 +27,9 @@ def test_reports_and_exports_are_private(tmp_path: Path, command: str) -> None:
 
 
 def test_the_files_of_nat_output_are_private(tmp_path: Path) -> None:
-    """What a run writes with `--nat-output` is as private as its journal."""
+    """What a run writes with `--export nat:DIR` is as private as its journal."""
     (tmp_path / "qa.jsonl").write_text('{"id": "peru", "input": "Peru?"}\n')
-    result = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run", "--nat-output", tmp_path / "out")
+    result = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run", "--export", f"nat:{tmp_path / 'out'}")
 
     assert 0 == result.exit_code, result.output
     files = [*(tmp_path / "out").iterdir()]

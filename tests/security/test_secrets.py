@@ -19,7 +19,8 @@ from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.endpoint import Endpoint
 from evaljournal.runner.calls.http.address import Address
-from evaljournal.runner.secrets.masking import SecretValues, add_secret, mask, mask_output, mask_values, masking
+from evaljournal.runner.secrets import masking
+from evaljournal.runner.secrets.masking import SecretValues, add_secret, mask, mask_output, mask_values
 from evaljournal.runner.steps.inputs import step_input
 from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, outputs, run_real

@@ -28,6 +28,7 @@ from evaljournal.integrations.inspect.events import (
     uuid_of,
 )
 from evaljournal.replay.export.file_names import file_names
+from evaljournal.replay.export.formats import File
 from evaljournal.replay.export.model_call import TaskModel, TaskModels
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.spool import Spool
@@ -272,3 +273,11 @@ def _attempt_error(attempt: AttemptDetails) -> dict[str, Any]:
 
 def _error(message: str, traceback: str) -> dict[str, Any]:
     return {"message": message, "traceback": traceback, "traceback_ansi": traceback}
+
+
+FORMAT: Final = File(
+    "an `.eval` log for Inspect; for a run with variants, one log per variant in a directory",
+    inspect,
+    is_text=False,
+    write_variants=inspect_variants,
+)

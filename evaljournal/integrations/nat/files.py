@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from evaljournal.replay.export.file_names import file_names
+from evaljournal.replay.export.formats import Directory
 from evaljournal.replay.export.model_call import call_of_step
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.provider.messages import messages_of, reply_of
@@ -179,3 +180,6 @@ def _list(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[byte
         yield prefix + indent + b"  " + text.replace(b"\n", b"\n" + indent + b"  ")
         prefix = b",\n"
     yield b"[]" if prefix == b"[\n" else b"\n" + indent + b"]"
+
+
+FORMAT: Final = Directory("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat)

@@ -25,17 +25,19 @@ from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.text import printable
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.runs.atomic_write import write_atomically, write_directory
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.outputs import RunOutput
 
 OWNER: Final = ".evaljournal-run"
 """A file in the directory that holds the id of its run."""
 _BUFFER: Final = 100
 """Records that may wait to be applied."""
-_OTHER_DIRECTORY: Final = "pass another --nat-output"
+_OTHER_DIRECTORY: Final = "pass another directory"
 
 _log = logging.getLogger("evaljournal")
 
 
-class NatOutput:
+class NatOutput(RunOutput):
     """The output directory, and the trials that are not written yet."""
 
     def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
@@ -74,6 +76,10 @@ class NatOutput:
         has_output = any((self.directory / name).exists() for name in (LINES_FILE, LIST_FILE))
         if has_output and not (run and owner.is_file() and owner.read_text().strip() == run):
             raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
+
+    async def update(self, live_run: LiveRun) -> None:
+        """Append each trial that is done, until cancelled."""
+        await self.update_until_cancelled(live_run.journal.path)
 
     async def update_until_cancelled(self, run: Path) -> None:
         """Append each trial that is done, until cancelled."""
@@ -186,3 +192,10 @@ async def _forward(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
     async with contextlib.aclosing(follow(run, load_blobs=False)) as records:
         async for record in records:
             await send.send(record)
+
+
+def nat_output(directory: str | None, *, retry_failed: bool = False) -> NatOutput:
+    """Return the output of `--export nat:DIR`."""
+    if not directory:
+        raise UsageError("nat needs a directory: --export nat:DIR")
+    return NatOutput(Path(directory), retry_failed=retry_failed)

@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from html import escape
 from importlib import import_module
@@ -15,6 +15,7 @@ from evaljournal.journal import JournalError
 from evaljournal.replay.render.screen import line, panel
 from evaljournal.replay.text import escape_controls
 from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.outputs import RunOutput
 
 _INTERVAL: Final = 0.5
 """Seconds between two updates."""
@@ -23,9 +24,39 @@ _WIDTH: Final = 110
 _PRE: Final = '<pre style="font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.3">{code}</pre>'
 
 
-def progress_observer() -> Callable[[LiveRun], Awaitable[None]] | None:
-    """Return an observer that shows a run in the cell that is being executed; None outside of IPython."""
-    shell: Any = sys.modules["IPython"].get_ipython()
+class CellProgress(RunOutput):
+    """The cell that is being executed, or a line of the terminal."""
+
+    def __init__(self, show: Callable[..., None]) -> None:
+        self._show = show
+        self._html = ""
+
+    async def update(self, live_run: LiveRun) -> None:
+        """Show the run until cancelled; a front end that fails does not stop the run."""
+        with suppress(Exception):
+            try:
+                while True:
+                    self._update(live_run)
+                    await trio.sleep(_INTERVAL)
+            finally:
+                with trio.move_on_after(_INTERVAL, shield=True), suppress(JournalError):  # The run reports a failing disk.
+                    await live_run.journal.wait_durable(live_run.state.seq)
+                self._update(live_run, is_last=True)
+
+    def _update(self, live_run: LiveRun, *, is_last: bool = False) -> None:
+        figures: Any = {"now": live_run.now(), "durable": live_run.journal.durable_seq, "total": live_run.total}
+        title, stop_status = str(live_run.journal.path), live_run.stop_status()
+        html = _html(panel(live_run.state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
+        if html != self._html or is_last:
+            text = escape_controls(line(live_run.state, **figures))
+            self._show(html, text, is_first=not self._html, is_last=is_last)
+            self._html = html
+
+
+def cell_progress(_: str | None = None, **__: object) -> CellProgress | None:
+    """Return the progress in the cell that is being executed; None outside of IPython."""
+    ipython: Any = sys.modules.get("IPython")
+    shell: Any = ipython and ipython.get_ipython()
     if shell is None:
         return None
     display: Any = import_module("IPython.display").display
@@ -38,32 +69,7 @@ def progress_observer() -> Callable[[LiveRun], Awaitable[None]] | None:
     def show_in_terminal(_: str, text: str, *, is_first: bool, is_last: bool) -> None:  # noqa: ARG001  # as in a cell
         print(f"\r{text[:_WIDTH]}\x1b[K", end="\n" if is_last else "", file=sys.stderr, flush=True)  # noqa: T201  # progress
 
-    show = show_in_cell if hasattr(shell, "kernel") else show_in_terminal
-
-    async def observe(live_run: LiveRun) -> None:
-        state = live_run.state
-        shown_html = ""
-
-        def update(*, is_last: bool = False) -> None:
-            nonlocal shown_html
-            figures: Any = {"now": live_run.now(), "durable": live_run.journal.durable_seq, "total": live_run.total}
-            title, stop_status = str(live_run.journal.path), live_run.stop_status()
-            html = _html(panel(state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
-            if html != shown_html or is_last:
-                show(html, escape_controls(line(state, **figures)), is_first=not shown_html, is_last=is_last)
-                shown_html = html
-
-        with suppress(Exception):  # A front end that fails does not stop the run.
-            try:
-                while True:
-                    update()
-                    await trio.sleep(_INTERVAL)
-            finally:
-                with trio.move_on_after(_INTERVAL, shield=True), suppress(JournalError):  # The run reports a failing disk.
-                    await live_run.journal.wait_durable(state.seq)
-                update(is_last=True)
-
-    return observe
+    return CellProgress(show_in_cell if hasattr(shell, "kernel") else show_in_terminal)
 
 
 def _html(frame: Any) -> str:

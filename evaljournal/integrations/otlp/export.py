@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from evaljournal.integrations.otlp.encoding import json_requests, protobuf_requests
+from evaljournal.replay.export.formats import Directory
 from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.provider.messages import Message, finish_reason_of, messages_of, reply_of
@@ -308,3 +309,10 @@ def _score(time: int, score: ScoreDetails) -> dict[str, Any]:
 
 def _event(name: str, time: int, attributes: dict[str, Any]) -> dict[str, Any]:
     return {"timeUnixNano": time, "name": name, "attributes": attributes}
+
+
+FORMAT: Final = Directory(
+    "OpenTelemetry spans as OTLP protobuf, one request per file in a directory; with --json, one per line of a file",
+    otlp,
+    write_json=otlp_json,
+)

@@ -12,12 +12,12 @@ from evaljournal.integrations.promptfoo import nunjucks
 from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.integrations.promptfoo.prompts import messages_in
 from evaljournal.integrations.promptfoo.providers import read_provider
+from evaljournal.integrations.promptfoo.scorer.case_assertions import COLUMN, GRADED, TYPES, assertions_of
 from evaljournal.integrations.promptfoo.yaml_file import Value
 from evaljournal.runner.calls.chat import is_messages
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import parse
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.scorers.case_assertions import COLUMN, GRADED, TYPES, assertions_of
 
 _KEYS: Final = ("type", "value", "threshold", "weight", "metric", "provider", "config", "rubricPrompt")
 _CATEGORIES: Final = {"subset": "A", "superset": "B", "agree": "C", "disagree": "D", "differButFactual": "E"}

@@ -15,8 +15,8 @@ from evaljournal.integrations.promptfoo.csv_file import csv_tests
 from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.integrations.promptfoo.prompts import Prompt
 from evaljournal.integrations.promptfoo.providers import ImportedProvider
+from evaljournal.integrations.promptfoo.scorer.json_checks import number_text
 from evaljournal.integrations.promptfoo.yaml_file import MAX_BYTES, Value, parse_json
-from evaljournal.runner.scorers.json_checks import number_text
 
 _MAX_ROWS: Final = 100_000
 _MAX_LENGTH: Final = 10 * MAX_BYTES
@@ -69,8 +69,9 @@ class Cases:
         for source, fields in entries:
             try:
                 self._add(source, fields)
+                self.project.convert_part("tests", source)
             except NotMapped as exc:
-                self.project.omit(source, f"the test is not imported: {exc}")
+                self.project.omit_part("tests", source, f"the test is not imported: {exc}")
         self._name_rows()
 
     def _tests(self, value: Value) -> "Iterator[tuple[Value, dict[str, Value]]]":
@@ -83,7 +84,7 @@ class Cases:
                     path = item.fields("tests")["path"] if isinstance(item.data, dict) else item
                     yield from self._file_tests(path)
             except NotMapped as exc:
-                self.project.omit(item, f"the tests are not imported: {exc}")
+                self.project.omit_part("tests", item, f"the tests are not imported: {exc}")
 
     def _file_tests(self, value: Value) -> "Iterator[tuple[Value, dict[str, Value]]]":
         reference = value.text("tests")
@@ -270,8 +271,9 @@ class Cases:
                     if name in options:
                         raise NotMapped(f"options.{name} changes the output before it is checked")
                 assertions.append(self.assertions.read(value, variables, options))
+                self.project.convert_part("assertions", value)
             except NotMapped as exc:
-                self.project.omit(value, f"the assertion is not imported: {exc}")
+                self.project.omit_part("assertions", value, f"the assertion is not imported: {exc}")
                 omitted_types.append(f"{_type_of(value)} (line {value.line})")
         return assertions, omitted_types
 

@@ -1,4 +1,8 @@
-"""Converts a promptfoo configuration to files for evaljournal, and lists what has no counterpart."""
+"""Converts a promptfoo configuration to files for evaljournal, and lists what has no counterpart.
+
+The importer is frozen: it is kept correct and safe, but gets no more types of assertions, providers or files. What it does not
+convert is listed with its line, and its share is printed, so that a user knows what is left to write by hand.
+"""
 
 import json
 import os
@@ -42,6 +46,8 @@ class Imported:
     omissions: tuple[Omission, ...]
     tests: int
     variants: int
+    shares: str
+    """How much of the configuration was converted, by kind of part."""
     sent_variables: Mapping[str, Iterable[str]] = attrs.field(factory=dict[str, Iterable[str]])
     """Host → environment variables, such as keys, whose values a run sends there because the configuration says so."""
 
@@ -78,12 +84,11 @@ def import_config(config: Path, directory: Path) -> Imported:
     if len(cases.rows) > 1:
         for prompt in [prompt for prompt in prompts if not nunjucks.variables(prompt.raw)]:
             prompts.remove(prompt)
-            project.omit(
-                prompt.source, "the prompt is not imported: it has no variable, so all tests would send the same request"
-            )
+            reason = "it has no variable, so all tests would send the same request"
+            project.omit_part("prompts", prompt.source, f"the prompt is not imported: {reason}")
     variants = _variants(providers, prompts, project)
     if not variants or not cases.rows:
-        return Imported({}, (), tuple(project.omissions), len(cases.rows), len(variants))
+        return Imported({}, (), tuple(project.omissions), len(cases.rows), len(variants), project.shares)
     return _Writer(project, directory, description, settings, assertions, cases.rows).write(variants)
 
 
@@ -107,7 +112,7 @@ def _variants(providers: Iterable[ImportedProvider], prompts: list[Prompt], proj
     names: set[str] = set()
     for provider in providers:
         if not any(map(provider.takes, prompts)):
-            project.omit(provider.source, "the provider is not imported: it has no prompt")
+            project.omit_part("providers", provider.source, "the provider is not imported: it has no prompt")
         for number, prompt in enumerate(prompts, 1):
             if not provider.takes(prompt):
                 continue
@@ -174,7 +179,9 @@ class _Writer:
             self._file("toml", self._configuration(without_code, data))
         omissions = tuple(self.project.omissions)
         sent_variables = _sent_variables([*(variant.options for variant in variants), *self._judge_options()])
-        return Imported(self.files, tuple(commands), omissions, len(self.rows), len(variants), sent_variables)
+        return Imported(
+            self.files, tuple(commands), omissions, len(self.rows), len(variants), self.project.shares, sent_variables
+        )
 
     def _judge_options(self) -> Iterator[dict[str, Any]]:
         """Yield the options of the judge with the names of those of a chat model."""

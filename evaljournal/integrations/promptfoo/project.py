@@ -43,6 +43,8 @@ class Project:
     config: Path
     omissions: dict[Omission, None] = attrs.field(factory=dict[Omission, None])
     """In order, each once."""
+    _parts: dict[str, dict[int, tuple[Value, bool]]] = attrs.field(factory=dict[str, dict[int, tuple[Value, bool]]])
+    """Kind of a part → identity → the part, and whether it is converted; the value is kept so that its identity is its own."""
     _root: Path = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -51,6 +53,21 @@ class Project:
     def omit(self, value: Value, text: str) -> None:
         """Add something to the list of what is not imported."""
         self.omissions[Omission(value.path, value.line, text)] = None
+
+    def convert_part(self, kind: str, value: Value) -> None:
+        """Count a part, such as one of the `tests`, as converted, unless it was omitted where it is used elsewhere."""
+        self._parts.setdefault(kind, {}).setdefault(id(value), (value, True))
+
+    def omit_part(self, kind: str, value: Value, text: str) -> None:
+        """Count a part as not converted, and add it to the list of what is not imported."""
+        self._parts.setdefault(kind, {})[id(value)] = value, False
+        self.omit(value, text)
+
+    @property
+    def shares(self) -> str:
+        """The share of each kind of parts that was converted: `3 of 3 prompts, 12 of 14 assertions`."""
+        flags = {kind: [is_converted for _, is_converted in parts.values()] for kind, parts in self._parts.items()}
+        return ", ".join(f"{sum(converted)} of {len(converted)} {kind}" for kind, converted in flags.items())
 
     def omit_keys(self, fields: dict[str, Value], name: str) -> None:
         """Add all remaining keys of a mapping to that list."""

@@ -55,7 +55,9 @@ def read_prompts(value: Value | None, project: Project) -> list[Prompt]:
         try:
             prompts += _prompts(item, label, project)
         except NotMapped as exc:
-            project.omit(item, f"the prompt is not imported: {exc}")
+            project.omit_part("prompts", item, f"the prompt is not imported: {exc}")
+    for prompt in prompts:
+        project.convert_part("prompts", prompt.source)
     return prompts
 
 

@@ -126,8 +126,9 @@ def read_providers(value: Value | None, project: Project) -> list[ImportedProvid
         for entry in _entries(item, project):
             try:
                 providers.append(read_provider(entry, project))
+                project.convert_part("providers", entry)
             except NotMapped as exc:
-                project.omit(entry, f"the provider is not imported: {exc}")
+                project.omit_part("providers", entry, f"the provider is not imported: {exc}")
     return providers
 
 

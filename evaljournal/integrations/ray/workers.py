@@ -481,3 +481,8 @@ class RayWorkers(WorkerPool):
             finally:
                 nursery.cancel_scope.cancel()
                 await cluster.close()
+
+
+def ray_workers(argument: str | None) -> RayWorkers:
+    """Return the workers of `--workers ray`, `ray:HOST:PORT` or `ray://HOST:PORT`."""
+    return RayWorkers(f"ray:{argument}" if argument is not None and argument.startswith("//") else argument)

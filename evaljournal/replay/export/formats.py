@@ -1,13 +1,15 @@
-"""The table of all export formats."""
+"""The export formats: those of the core, and others by entry points.
 
-from collections.abc import Callable, Iterator
+One that another package adds in the group `evaljournal.formats` is a `TableFile`, a `File` or a `Directory`, as here. It only
+reads its source: an export of the same records has the same bytes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import attrs
 
-from evaljournal.integrations.inspect.log import inspect, inspect_variants
-from evaljournal.integrations.nat.files import nat
-from evaljournal.integrations.otlp.export import otlp, otlp_json
+from evaljournal import entry_points
 from evaljournal.replay.export.junit import junit
 from evaljournal.replay.export.markdown import markdown
 from evaljournal.replay.export.parquet import parquet
@@ -49,22 +51,38 @@ class Directory:
 
 Format = TableFile | File | Directory
 
-FORMATS: Final[dict[str, Format]] = {
+_GROUP: Final = "formats"
+BUILT_IN: Final[Mapping[str, Format]] = {
     "jsonl": TableFile("one JSON object per line, all values unchanged", jsonl),
     "csv": TableFile("comma-separated values, safe to open in a spreadsheet", as_csv),
     "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
-    "nat": Directory("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a trial with an error is an error, a false score is a failure", junit),
     "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
-    "otlp": Directory(
-        "OpenTelemetry spans as OTLP protobuf, one request per file in a directory; with --json, one per line of a file",
-        otlp,
-        write_json=otlp_json,
-    ),
-    "inspect": File(
-        "an `.eval` log for Inspect; for a run with variants, one log per variant in a directory",
-        inspect,
-        is_text=False,
-        write_variants=inspect_variants,
-    ),
 }
+
+
+class _Formats(Mapping[str, Format]):
+    """Name → format. Only a name that is not built in is looked up in entry points, and only then it is imported."""
+
+    def __getitem__(self, name: str) -> Format:
+        """Return a format; raise an `ImportError` if it cannot be imported or is none."""
+        if name in BUILT_IN:
+            return BUILT_IN[name]
+        entry = entry_points.find(_GROUP, name)
+        if entry is None:
+            raise KeyError(name)
+        with entry_points.using(entry, ImportError):
+            value = entry.load()
+            if not isinstance(value, Format):
+                raise TypeError(f"it is a {type(value).__name__}, not a TableFile, a File or a Directory")
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        yield from BUILT_IN
+        yield from entry_points.names(_GROUP, excluding=BUILT_IN)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+FORMATS: Final[Mapping[str, Format]] = _Formats()

@@ -13,9 +13,9 @@ import sys
 import traceback
 from collections.abc import Iterator
 from importlib import import_module
-from keyword import iskeyword
 from typing import Any, Final
 
+from evaljournal import entry_points
 from evaljournal.runner.cli.terminal.stdio import prepare_streams
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
@@ -70,6 +70,9 @@ _GROUPS: Final = {
 }
 COMMANDS: Final = {name: text for commands in _GROUPS.values() for name, text in commands.items()}
 """Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
+ADDED: Final = ("import",)
+"""Commands of our integrations, which are entry points of the group `evaljournal.commands`. Those of other packages are not in
+the help: it would take three times as long to find them."""
 ALIASES: Final = {"diff": "compare"}
 """Another name of a command → the command."""
 
@@ -91,6 +94,20 @@ class CommandError(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]  # click's own is a class variable
 
 
+def added_command(name: str) -> click.Command | None:
+    """Return a command of the group `evaljournal.commands`; None if there is none of this name."""
+    entry = entry_points.find("commands", name)
+    if entry is None:
+        return None
+    from evaljournal.runner.errors import UsageError  # noqa: PLC0415  # not needed for `--help`
+
+    with entry_points.using(entry, UsageError):
+        command = entry.load()
+        if not isinstance(command, click.Command):
+            raise TypeError(f"it is a {type(command).__name__}, not a click.Command")
+    return command
+
+
 class _Commands(click.Group):
     """The commands; each is imported when it is used."""
 
@@ -98,12 +115,12 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
         with _exit_on_signal():
             name = ALIASES.get(cmd_name, cmd_name)
-            name = f"{name}_" if iskeyword(name) else name
-            command = getattr(import_module(f"evaljournal.runner.cli.commands.{name}"), name)
+            is_added = name in ADDED or name not in COMMANDS
+            command = added_command(name) if is_added else getattr(import_module(f"{__name__}.commands.{name}"), name)
+        if command is None:
+            return None
         if not gc.isenabled():  # As `evaljournal.__main__` has set it.
             gc.freeze()  # What was imported stays until the process ends: no collection looks at it, not even the last.
             gc.enable()
@@ -116,7 +133,8 @@ class _Commands(click.Group):
         except click.UsageError as exc:
             from evaljournal.runner.errors import suggest  # noqa: PLC0415  # not needed for `--help`
 
-            raise click.UsageError(f"{exc.message.rstrip('.')}{suggest(args[0], COMMANDS)}", ctx) from None
+            names = [*COMMANDS, *entry_points.names("commands", excluding=COMMANDS)]
+            raise click.UsageError(f"{exc.message.rstrip('.')}{suggest(args[0], names)}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))

@@ -30,7 +30,7 @@ from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.session import Outcome, render_report
 
 if TYPE_CHECKING:
-    from evaljournal.integrations.nat.output import NatOutput
+    from evaljournal.runner.sessions.outputs import RunOutput
 
 _SESSION_OPTIONS: Final = (
     "resume",
@@ -48,13 +48,13 @@ _SESSION_OPTIONS: Final = (
 )
 
 
-def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
-    """Return the writer of `--nat-output`, if it was given."""
-    if options["nat_output"] is None:
+def run_output(options: Mapping[str, Any]) -> "RunOutput | None":
+    """Return the output that `--export` names, if it was given."""
+    if options["export"] is None:
         return None
-    from evaljournal.integrations.nat.output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
+    from evaljournal.runner.sessions.outputs import output_from_text  # noqa: PLC0415  # few runs need it
 
-    return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
+    return output_from_text(options["export"], retry_failed=options.get("retry_failed", False))
 
 
 class CommandSession:
@@ -67,7 +67,7 @@ class CommandSession:
         self._as_json: bool = options["json"]
         self._is_plain = bool(options["plain"])
         self._is_verbose = bool(options["verbose"])
-        self._nat_output = nat_output(options)
+        self._output = run_output(options)
         self._head_file: Path | None = options["head_file"]
         check_head_file(self._head_file)
         self._path = Path()
@@ -113,8 +113,8 @@ class CommandSession:
         return self.run(next(paths))
 
     def _observer(self, show: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
-        """Return the observer of the run: it shows the run, and keeps the files of `--nat-output` up to date."""
-        output = self._nat_output
+        """Return the observer of the run: it shows the run, and keeps the output of `--export` up to date."""
+        output = self._output
 
         async def observe(live_run: LiveRun) -> None:
             self._is_started = True
@@ -122,7 +122,7 @@ class CommandSession:
                 await show(live_run)
                 return
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(output.update_until_cancelled, live_run.journal.path)
+                nursery.start_soon(output.update, live_run)
                 nursery.start_soon(show, live_run)
 
         return observe
@@ -135,7 +135,7 @@ class CommandSession:
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
-        problem = self._nat_output.finish(outcome.path) if self._nat_output is not None else ""
+        problem = self._output.finish(outcome.path) if self._output is not None else ""
         write_head(self._head_file, outcome.head)
         finish(
             outcome.state,

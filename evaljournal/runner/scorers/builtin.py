@@ -44,9 +44,6 @@ from evaljournal.runner.scorers.trajectory import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from evaljournal.runner.scorers.case_assertions import Assertions
     from evaljournal.runner.scorers.llm_judge import Judge
 
 __all__ = [
@@ -59,7 +56,6 @@ __all__ = [
     "ToolArgs",
     "ToolsInOrder",
     "ToolsUsed",
-    "assertions",
     "close_to",
     "contains",
     "exact",
@@ -302,23 +298,6 @@ def judge(model: str, **options: Any) -> "Judge":
     return Judge(chat=chat, **judge_options)
 
 
-def assertions(
-    *, judge: "Judge | None" = None, functions: "Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]" = ()
-) -> "Assertions":
-    """Return a scorer that checks the assertions in the column `assert` of each case, as in promptfoo.
-
-    `judge` grades `llm-rubric`, `model-graded-closedqa` and `factuality`. `functions` are those that assertions of the type
-    `python` name; their parameters are passed by name: any of output, expected, input, metadata, case, latency and cost.
-    """
-    if judge is None:
-        from evaljournal.runner.scorers.case_assertions import Assertions  # noqa: PLC0415  # most runs have no assertions
-
-        return Assertions(functions=functions)
-    from evaljournal.runner.scorers.graded_assertions import GradedAssertions  # noqa: PLC0415  # it imports the HTTP client
-
-    return GradedAssertions(functions=functions, judge=judge)
-
-
 regex, close_to, similarity = Regex, CloseTo, Similarity
 PLAIN_SCORERS: Final[Mapping[str, LocalScorer]] = {
     scorer.__name__: scorer for scorer in (exact, iexact, contains, one_of, json_equal, f1)
@@ -335,8 +314,6 @@ def scorer_by_name(text: str) -> Callable[..., Any] | None:
         if colon:
             raise UsageError(f"{text!r}: {name} takes no argument; remove the colon and what follows")
         return PLAIN_SCORERS[name] if name in PLAIN_SCORERS else similarity()
-    if name == "assertions" and not colon:
-        return assertions()
     if name == "regex":
         return regex(argument if colon else None)
     if name == "close_to":

@@ -112,9 +112,11 @@ def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, opt
     if imports_for_worker.get():
         raise UsageError("a worker imports this file, which starts a run; put the call under `if __name__ == '__main__':`")
     if not quiet and "observer" not in options and "IPython" in sys.modules:
-        from evaljournal.integrations.notebooks.progress import progress_observer  # noqa: PLC0415  # for notebooks only
+        from evaljournal.runner.sessions.outputs import output_from_text  # noqa: PLC0415  # for notebooks only
 
-        options["observer"] = progress_observer()
+        with suppress(UsageError):  # Without a display, the run is the same.
+            output = output_from_text("ipython")
+            options["observer"] = None if output is None else output.update
     if path is not None:
         return Session(evaluation, Path(path), **options)
     if options.get("resume"):

@@ -1,4 +1,8 @@
-"""The setting `workers`: from text, as on the command line and in a configuration file, and from the record in a journal."""
+"""The setting `workers`: from text, as on the command line and in a configuration file, and from the record in a journal.
+
+A kind of another package is an entry point of the group `evaljournal.workers`: a function of the text after the colon, or of
+None if there is no colon, that returns a `WorkerPool`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,9 +10,10 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.integrations.ray.workers import RayWorkers
+from evaljournal import entry_points
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import mask
+from evaljournal.runner.workers.pool import WorkerPool
 from evaljournal.runner.workers.processes import CommandWorkers, ProcessWorkers
 
 _COUNTS: Final = re.compile(r"([0-9]{1,20})(?:x([0-9]{1,20}))?")
@@ -16,7 +21,7 @@ _COUNTS: Final = re.compile(r"([0-9]{1,20})(?:x([0-9]{1,20}))?")
 
 
 def parse_workers(value: Any) -> Any:
-    """Return the pool that a setting describes: `processes:8x16`, `ray`, `command:8:ssh …`; `none` and None: no workers.
+    """Return the pool that a setting describes: `processes:8x16`, `command:8:ssh …`; `none` and None: no workers.
 
     With `scorers:` before it, only scorers run there. A journal's record of `ProcessWorkers` is parsed, too. Any other value
     is left to the validator. An error about a part of a text names the whole text.
@@ -46,13 +51,20 @@ def _parse_text(text: str) -> Any:
         case "processes":
             counts = _COUNTS.fullmatch(argument)
             return ProcessWorkers(**_counts(counts)) if counts else text if colon else ProcessWorkers()
-        case "ray":
-            return RayWorkers((text if argument.startswith("//") else argument) if colon else None)
         case "command":
             head, _, line = argument.partition(":")
             counts = _COUNTS.fullmatch(head)
             return CommandWorkers(line, **_counts(counts)) if counts else CommandWorkers(argument)
+        case _ if entry := entry_points.find("workers", kind):
+            with entry_points.using(entry, UsageError):
+                return _checked_pool(entry.load()(argument if colon else None))
     return text
+
+
+def _checked_pool(pool: object) -> WorkerPool:
+    if not isinstance(pool, WorkerPool):
+        raise TypeError(f"it returned a {type(pool).__name__}, not a WorkerPool")
+    return pool
 
 
 def _counts(counts: re.Match[str]) -> dict[str, Any]:

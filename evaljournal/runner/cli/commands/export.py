@@ -14,6 +14,7 @@ import click
 from evaljournal.journal import verify as verify_journal
 from evaljournal.journal.disk import segments
 from evaljournal.replay.export import FORMATS, Directory, File, Format, Rows, Source, TableFile
+from evaljournal.replay.export.formats import BUILT_IN
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, output_option, reference_argument
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, warn_unconfirmed
 from evaljournal.runner.cli.terminal.output import echo, write_data
@@ -21,10 +22,25 @@ from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.atomic_write import write_atomically, write_directory
 
 _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
-_HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])
 
 
-@click.command(epilog=_HELP)
+class _Export(click.Command):
+    """The command; its help lists the formats, and imports them only then."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.epilog = "\n".join(["\b", *(f"{name:<13} {_description(name)}" for name in FORMATS)])
+        super().format_epilog(ctx, formatter)
+
+
+def _description(name: str) -> str:
+    """Return what a format is, or why it cannot be used."""
+    try:
+        return FORMATS[name].description
+    except ImportError as exc:
+        return str(exc)
+
+
+@click.command(cls=_Export)
 @reference_argument
 @click.option(
     "-f",
@@ -94,11 +110,14 @@ def export(
 
 def _select_format(name: str, *, has_rows: bool, as_json: bool) -> Format:
     """Return the format of this name; reject options that it does not have."""
-    format_ = FORMATS.get(name)
+    try:
+        format_ = FORMATS.get(name)
+    except ImportError as exc:  # It is of another package.
+        raise UsageError(str(exc)) from exc
     if format_ is None:
         raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
     if has_rows and not isinstance(format_, TableFile):
-        tables = ", ".join(table for table, table_format in FORMATS.items() if isinstance(table_format, TableFile))
+        tables = ", ".join(table for table, table_format in BUILT_IN.items() if isinstance(table_format, TableFile))
         raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
     if not as_json:
         return format_

@@ -21,7 +21,7 @@ from evaljournal.runner.cli.options.decorators import (
 )
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
-from evaljournal.runner.cli.session import CommandSession, nat_output
+from evaljournal.runner.cli.session import CommandSession, run_output
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo
@@ -90,7 +90,7 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
         evaluation, reference = locate_evaluation(path, reference, trust=trust, state=options["state"])
         if wait and not (changes.get("batch") or options["state"].settings.get("batch") or options["state"].batches):
             raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
-        if (output := nat_output(options)) is not None:
+        if (output := run_output(options)) is not None:
             output.prepare(path)
         if is_suite(path.resolve().parent):
             from evaljournal.runner.cli.suites.command import budget_share  # noqa: PLC0415  # most runs are in no suite
@@ -115,7 +115,7 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     if gates:
         state.settings["fail_under"] = list(gates)
     problem = ""
-    if (output := nat_output(options)) is not None:
+    if (output := run_output(options)) is not None:
         output.prepare(path)
         problem = output.finish(path)
     write_head(options["head_file"], state.head)

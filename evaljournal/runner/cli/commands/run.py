@@ -14,7 +14,7 @@ from evaljournal.runner.cli.options.config_file import config_option
 from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, leave_option, run_options, yes_option
 from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
 from evaljournal.runner.cli.options.table import overrides
-from evaljournal.runner.cli.session import CommandSession, nat_output
+from evaljournal.runner.cli.session import CommandSession, run_output
 from evaljournal.runner.cli.suites.discovery import check_options, discover, is_suite_reference, load_toml
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
@@ -106,7 +106,7 @@ def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, d
                 raise UsageError(f"{path} is an unfinished run, which --dry-run cannot resume; pass another -o or omit it")
             echo(f"{path} is an unfinished run; it is resumed with these arguments", err=True)
             options |= {"resume": True, "trust": True, "ignore_recorded": True}
-        if (output := nat_output(options)) is not None:
+        if (output := run_output(options)) is not None:
             output.check(run_to_resume)
         session = CommandSession(evaluation, reference, changes, options)
     if dry_run:

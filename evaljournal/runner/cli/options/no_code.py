@@ -16,6 +16,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from evaljournal import entry_points
 from evaljournal.runner.calls.arguments import TARGETS, new_task
 from evaljournal.runner.cli.options.config_file import VARIANTS, config_option, setting_values
 from evaljournal.runner.cli.options.decorators import run_options
@@ -32,7 +33,7 @@ from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.evaluation import Evaluation
-from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function, load_functions
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant, product, variants_by_name
 from evaljournal.runner.errors import UsageError, suggest
@@ -305,20 +306,12 @@ def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterat
 def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) -> Iterator[tuple[str | None, Any]]:
     """Yield the scorers in the options, each with its name; None for a scorer that has its own name.
 
-    A judge of the same provider as `models`, those of the task, uses their URL and key by default. With the scorer
-    `assertions`, the judge grades assertions and is no scorer of its own.
+    A judge of the same provider as `models`, those of the task, uses their URL and key by default. With a scorer that takes a
+    judge, such as `assertions`, the judge is a part of it and no scorer of its own.
     """
     from evaljournal.runner.scorers import builtin as scorers  # noqa: PLC0415  # slow to import
+    from evaljournal.runner.scorers.added import GROUP, added_scorer  # noqa: PLC0415  # the same
 
-    assertions = [text for text in values.get("score", ()) if text.partition(":")[0] == "assertions"]
-    for text in values.get("score", ()):
-        if text in assertions:
-            continue
-        scorer: Any = scorers.scorer_by_name(text)
-        if scorer is None and ":" not in text:
-            choices = f"use {', '.join(scorers.NAMES)} or file.py:function"
-            raise UsageError(f"unknown scorer {text!r}; {choices}{suggest(text, scorers.NAMES)}")
-        yield None, load_function(text) if scorer is None else scorer
     judge = _arguments("judge", values)
     judges = judges_by_name(judge.pop("model", ()))
     if not judges:
@@ -331,14 +324,20 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
         name: scorers.judge(model, **(task_arguments if providers_of([model]).keys() <= providers.keys() else {}) | judge)
         for name, model in judges.items()
     }
-    if not assertions:
+    judging = [text for text in values.get("score", ()) if (added := added_scorer(text)) is not None and added.takes_judge]
+    if len(judging) > 1 or (judging and len(new_judges) > 1):
+        name = judging[0].partition(":")[0]
+        raise UsageError(f"--score {name} can be used once, with at most one --judge, which becomes a part of it")
+    for text in values.get("score", ()):
+        added = added_scorer(text)
+        inner_judge = next(iter(new_judges.values()), None) if text in judging else None
+        scorer: Any = scorers.scorer_by_name(text) if added is None else added.create(inner_judge)
+        if scorer is None and ":" not in text:
+            names = [*scorers.NAMES, *entry_points.names(GROUP, excluding=scorers.NAMES)]
+            raise UsageError(f"unknown scorer {text!r}; use {', '.join(names)} or file.py:function{suggest(text, names)}")
+        yield None, load_function(text) if scorer is None else scorer
+    if not judging:
         yield from new_judges.items()
-        return
-    if len(assertions) > 1 or len(new_judges) > 1:
-        raise UsageError("--score assertions can be used once, with at most one --judge, which grades assertions")
-    _, colon, path = assertions[0].partition(":")
-    functions = load_functions(path) if colon else {}
-    yield None, scorers.assertions(judge=next(iter(new_judges.values()), None), functions=functions)
 
 
 def _score(text: str) -> bool | float | str:

@@ -263,8 +263,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Scoring": (
         Option(
             "--score SCORER",
-            f"{', '.join(scorers.NAMES)} (assertions:checks.py, regex:PATTERN, close_to:0.01, tools_used:search,book, "
-            "max_steps:10) or file.py:function; repeatable.",
+            f"{', '.join(scorers.NAMES)}, assertions (assertions:checks.py, regex:PATTERN, close_to:0.01, "
+            "tools_used:search,book, max_steps:10) or file.py:function; repeatable.",
             "scorers",
             '["exact"]',
             multiple=True,
@@ -465,7 +465,11 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "settings.record_requests",
             default="--requests",
         ),
-        Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
+        Option(
+            "--export NAME:PATH",
+            "Also write another format, updated with each trial; nat:DIR has the files of `nat eval`.",
+            example='"nat:results"',
+        ),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
         Option("--verbose", "Also print tokens, workers and the hash of the last record at the end.", in_file=False),
@@ -479,7 +483,7 @@ _ADVANCED: Final = """
 nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
-budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
+budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests export head-file
 delimiter verbose on-declined on-truncated itpm otpm rpd limit-headers batch-fallback batch-tokens batch-poll leave
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())

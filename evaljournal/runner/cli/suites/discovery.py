@@ -17,7 +17,7 @@ from evaljournal.runner.errors import UsageError
 
 SUITE: Final = "suite"
 """The key of a suite's TOML file."""
-_REJECTED: Final = ("shard", "nat_output", "head_file")
+_REJECTED: Final = ("shard", "export", "head_file")
 """Options of a single run, besides those that define an evaluation."""
 
 

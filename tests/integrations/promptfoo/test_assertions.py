@@ -7,9 +7,9 @@ import pytest
 from orjson import loads
 
 from evaljournal import Case, Retry, Score, UsageError, note, rescore, scorers
+from evaljournal.integrations.promptfoo.scorer.json_checks import TooComplex, javascript_text
 from evaljournal.journal.events import Noted, ScoringFailed, TrialScored
 from evaljournal.replay import load
-from evaljournal.runner.scorers.json_checks import TooComplex, javascript_text
 from tests.runs import define_real, events, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
 from tests.server import Server

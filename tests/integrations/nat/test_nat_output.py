@@ -1,4 +1,4 @@
-"""`run --nat-output`: files that are updated with the run, from its journal, and never block it."""
+"""`run --export nat:DIR`: files that are updated with the run, from its journal, and never block it."""
 
 import functools
 import itertools
@@ -39,7 +39,7 @@ def ids(directory: Path | str = "nat") -> list[str]:
 
 def test_the_files_equal_an_export() -> None:
     """After a run, the files are those of `export --format nat`, failed trials included."""
-    result = evaljournal("run", "quick.py", "--nat-output", "nat")
+    result = evaljournal("run", "quick.py", "--export", "nat:nat")
     evaljournal("export", "-f", "nat", "-o", "exported")
 
     assert 1 == result.exit_code
@@ -50,12 +50,12 @@ def test_the_files_equal_an_export() -> None:
 
 def test_the_file_grows_and_survives_a_kill() -> None:
     """Each trial is written when it is done; after `kill -9` and resume, each is there once."""
-    with process("run", "slow.py", "--slots", "4", "--policy", "fixed", "--nat-output", "nat", hold=True) as killed:
+    with process("run", "slow.py", "--slots", "4", "--policy", "fixed", "--export", "nat:nat", hold=True) as killed:
         assert wait_until(lambda: Path("nat/workflow_output.jsonl").exists() and len(ids()) >= 6)
         killed.kill()
     grown = ids()
     evaljournal("export", "-f", "nat", "-o", "exported")
-    with process("resume", "--nat-output", "nat") as resumed:
+    with process("resume", "--export", "nat:nat") as resumed:
         resumed.communicate()
 
     assert [f"t{number}" for number in range(6)] == sorted(grown) == sorted(ids("exported"))
@@ -66,13 +66,13 @@ def test_the_file_grows_and_survives_a_kill() -> None:
 
 def test_two_runs_never_share_a_file() -> None:
     """A directory with another run's output is rejected before the start, by run and by resume."""
-    evaljournal("run", "quick.py", "--nat-output", "nat")
+    evaljournal("run", "quick.py", "--export", "nat:nat")
     before = Path("nat/workflow_output.jsonl").read_bytes()
-    repeated = rejected("run", "quick.py", "--nat-output", "nat")
+    repeated = rejected("run", "quick.py", "--export", "nat:nat")
     evaljournal("run", "quick.py")
 
-    assert "nat holds the output of another run; pass another --nat-output" in repeated
-    assert repeated == rejected("resume", "runs/capitals/0002", "--nat-output", "nat")
+    assert "nat holds the output of another run; pass another directory" in repeated
+    assert repeated == rejected("resume", "runs/capitals/0002", "--export", "nat:nat")
     assert before == Path("nat/workflow_output.jsonl").read_bytes()
     assert ["0001", "0002"] == sorted(os.listdir("runs/capitals"))
 
@@ -80,20 +80,20 @@ def test_two_runs_never_share_a_file() -> None:
 def test_resume_of_a_finished_run_writes_the_files() -> None:
     """Resuming a finished run writes the files again; the run's own directory is rejected."""
     evaljournal("run", "quick.py")
-    result = evaljournal("resume", "--nat-output", "nat")
+    result = evaljournal("resume", "--export", "nat:nat")
 
-    assert "is inside the run" in rejected("resume", "--nat-output", "runs/capitals/0001/nat")
+    assert "is inside the run" in rejected("resume", "--export", "nat:runs/capitals/0001/nat")
     assert (1, [OWNER, *FILES]) == (result.exit_code, sorted(os.listdir("nat")))
 
 
 def test_a_directory_that_cannot_be_created() -> None:
     """A directory that cannot be created is rejected before the start, by run and by resume."""
     Path("file").write_text("")
-    errors = [rejected("run", "quick.py", "--nat-output", "file/nat")]
+    errors = [rejected("run", "quick.py", "--export", "nat:file/nat")]
     evaljournal("run", "quick.py", "-o", "one")
-    errors.append(rejected("resume", "one", "--nat-output", "file/nat"))
+    errors.append(rejected("resume", "one", "--export", "nat:file/nat"))
 
-    assert ["Error: file/nat cannot be written: Not a directory; pass another --nat-output\n"] * 2 == errors
+    assert ["Error: file/nat cannot be written: Not a directory; pass another directory\n"] * 2 == errors
     assert not Path("runs").exists()
 
 
@@ -107,7 +107,7 @@ def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -
         return {"id": details.trial}
 
     monkeypatch.setattr(sys.modules["evaljournal.integrations.nat.files"], "item", fail_at_cuba)
-    result = evaljournal("run", "quick.py", "-o", "run", "--nat-output", "nat", "--json")
+    result = evaljournal("run", "quick.py", "-o", "run", "--export", "nat:nat", "--json")
 
     assert (1, 1) == (result.exit_code, orjson.loads(result.stdout)["exit_code"])
     rewrite = "`evaljournal export run --format nat -o nat --force` rewrites it"
@@ -124,7 +124,7 @@ def test_a_damaged_value_is_reported_at_the_end() -> None:
     (blob,) = Path("run/blobs").rglob("*.json")
     blob.chmod(0o600)
     blob.write_text("damaged")
-    result = evaljournal("resume", "run", "--nat-output", "nat")
+    result = evaljournal("resume", "run", "--export", "nat:nat")
 
     assert 1 == result.exit_code
     assert [None] == [item["generated_answer"] for item in orjson.loads(Path("nat/workflow_output.json").read_bytes())]
@@ -147,7 +147,7 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
     Path("held.py").write_text(
         SLOW.replace("    await trio.sleep(0", "    while not os.path.isdir('nat'):\n        await trio.sleep(0")
     )
-    evaljournal("run", "held.py", "--nat-output", "nat")
+    evaljournal("run", "held.py", "--export", "nat:nat")
 
     assert threads
     assert threading.main_thread() not in threads

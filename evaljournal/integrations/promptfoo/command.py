@@ -38,6 +38,8 @@ def import_(config: Path, output: Path, partial: bool) -> None:
         echo(str(omission), err=True)
     count = len(imported.omissions)
     what = f"{count} {'part has' if count == 1 else 'parts have'} no counterpart"
+    if imported.omissions:
+        echo(f"converted {imported.shares}", err=True)
     if not imported.files:
         left = "test" if imported.variants else "provider with a prompt"
         raise UsageError(f"{what}, and no {left} is left; nothing was written", path=config)

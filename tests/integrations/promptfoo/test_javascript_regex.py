@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from evaljournal import UsageError
-from evaljournal.runner.scorers.javascript_regex import code_units, to_python
+from evaljournal.integrations.promptfoo.scorer.javascript_regex import code_units, to_python
 from tests.programs import find_program
 
 PRINTABLE_ATOMS = r"""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from evaljournal import Case, UsageError, scorers
-from tests.promptfoo.generated import Test, generated_tests
-from tests.promptfoo.runs import HERE, Verdict, promptfoo_verdicts
+from tests.integrations.promptfoo.generated import Test, generated_tests
+from tests.integrations.promptfoo.runs import HERE, Verdict, promptfoo_verdicts
 
 STORED = HERE / "generated.json"
 """Generated tests with the verdicts of promptfoo. Delete it, then run the exhaustive test, to make a new one."""

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from tests.integrations.promptfoo.generated import Test
 from tests.programs import skip_or_fail
-from tests.promptfoo.generated import Test
 
 HERE = Path(__file__).parent
 Verdict = list[Any]

@@ -18,10 +18,10 @@ from typing import Any, Final, cast
 
 import orjson
 
+from evaljournal.integrations.promptfoo.scorer.javascript_regex import to_python
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.bounded_search import search
-from evaljournal.runner.scorers.javascript_regex import to_python
 
 EXTRA: Final = "pip install 'evaljournal[promptfoo]'"
 _MAX_OBJECT: Final = 100_000

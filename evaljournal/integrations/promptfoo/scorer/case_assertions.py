@@ -13,7 +13,7 @@ The scorer returns `pass`, the verdict, `score`, the weighted mean of the scores
 A case passes if all its assertions do; with a threshold, if the score reaches it.
 
 Texts, numbers, JSON and regular expressions mean what they mean in JavaScript: a text has UTF-16 code units, and numbers are
-floats. Assertions that a model grades are in `runner.scorers.graded_assertions`.
+floats. Assertions that a model grades are in `integrations.promptfoo.scorer.graded_assertions`.
 """
 
 import asyncio
@@ -26,15 +26,8 @@ from typing import Any, ClassVar, Final, cast
 
 import attrs
 
-from evaljournal.runner.data.case import Case
-from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.data.fingerprint import canonical, digest, fingerprint_function
-from evaljournal.runner.data.templates import Fields, MissingField
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.scorers.bounded_search import search
-from evaljournal.runner.scorers.javascript_regex import code_units, to_python
-from evaljournal.runner.scorers.json_checks import (
+from evaljournal.integrations.promptfoo.scorer.javascript_regex import code_units, to_python
+from evaljournal.integrations.promptfoo.scorer.json_checks import (
     EXTRA,
     InvalidJson,
     check_schema,
@@ -45,6 +38,13 @@ from evaljournal.runner.scorers.json_checks import (
     parse_yaml,
     schema_error,
 )
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.fingerprint import canonical, digest, fingerprint_function
+from evaljournal.runner.data.templates import Fields, MissingField
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.scorers.bounded_search import search
 from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score, ScorerInput, parameters_of
 

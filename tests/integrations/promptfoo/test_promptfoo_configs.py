@@ -11,8 +11,8 @@ import pytest
 
 from evaljournal.journal.events import TrialEnqueued
 from evaljournal.replay import load
-from tests.promptfoo.model import serving_model
-from tests.promptfoo.runs import HERE, Verdict, run_promptfoo, verdict_of
+from tests.integrations.promptfoo.model import serving_model
+from tests.integrations.promptfoo.runs import HERE, Verdict, run_promptfoo, verdict_of
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 

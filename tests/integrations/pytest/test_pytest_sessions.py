@@ -12,8 +12,8 @@ import pytest
 
 from evaljournal import load
 from evaljournal.journal import verify
+from tests.integrations.pytest.test_pytest_plugin import AUTOLOAD, PLUGINS
 from tests.processes import Process, wait_until
-from tests.runner.test_pytest_plugin import AUTOLOAD, PLUGINS
 from tests.server import Server
 
 pytestmark = pytest.mark.slow

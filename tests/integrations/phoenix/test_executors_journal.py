@@ -20,8 +20,8 @@ from evaljournal.journal.errors import WriteFailed
 from evaljournal.journal.events import RunStarted, TrialEnqueued, TrialWithdrawn
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted, events_of
+from tests.integrations.phoenix import test_executors
 from tests.journal.disk import SimulatedDisk
-from tests.runner import test_executors
 from tests.runs import PATH, events
 
 COMPLETED, FAILED = ExecutionStatus.COMPLETED, ExecutionStatus.FAILED

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.promptfoo.runs import run_promptfoo
+from tests.integrations.promptfoo.runs import run_promptfoo
 from tests.runner_cli.commands import evaljournal
 from tests.server import Server
 

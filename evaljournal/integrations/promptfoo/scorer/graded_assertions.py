@@ -13,14 +13,7 @@ from typing import Any, ClassVar, Final, cast
 import attrs
 import trio
 
-from evaljournal.replay.text import as_text
-from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.calls.chat import Chat, OpenChat
-from evaljournal.runner.calls.http.reply import InvalidReply
-from evaljournal.runner.data.case import Case
-from evaljournal.runner.data.templates import Fields, fill_body, has_fields, parse_body
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.scorers.case_assertions import (
+from evaljournal.integrations.promptfoo.scorer.case_assertions import (
     GRADED,
     Assertion,
     AssertionResult,
@@ -29,7 +22,14 @@ from evaljournal.runner.scorers.case_assertions import (
     leaves,
     scores_of,
 )
-from evaljournal.runner.scorers.json_checks import objects_in
+from evaljournal.integrations.promptfoo.scorer.json_checks import objects_in
+from evaljournal.replay.text import as_text
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.http.reply import InvalidReply
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.templates import Fields, fill_body, has_fields, parse_body
+from evaljournal.runner.errors import UsageError
 from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, ChatScorer, Judge, ask
 from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import Score, ScorerInput

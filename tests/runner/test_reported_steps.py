@@ -1,6 +1,6 @@
 """Replies of NeMo Agent Toolkit's server (`/generate/full`): the output, the steps and its errors.
 
-The lines have the form that NAT 1.9.0 sends; `tests/replay/test_export_nat.py` has its output files.
+The lines have the form that NAT 1.9.0 sends; `tests/integrations/nat` has its output files.
 """
 
 import json
@@ -10,7 +10,6 @@ from urllib.parse import quote
 
 import pytest
 
-from evaljournal.integrations.nat.steps import read_steps
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import AttemptFailed, StepCompleted
 from evaljournal.replay.auditing.auditor import audit
@@ -18,6 +17,7 @@ from evaljournal.runner.calls import ReportedStep
 from evaljournal.runner.calls.endpoint import Endpoint
 from evaljournal.runner.calls.http.reply import ErrorReply, Reply
 from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.calls.reported_steps import read_steps
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

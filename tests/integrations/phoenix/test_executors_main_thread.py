@@ -13,7 +13,7 @@ import trio
 
 from evaljournal.integrations.phoenix import AsyncExecutor, SyncExecutor
 from evaljournal.runner.testing import Return, Scripted
-from tests.runner.test_executors import execute
+from tests.integrations.phoenix.test_executors import execute
 from tests.runner.test_function import CALLERS
 
 USER = contextvars.ContextVar("user", default="unknown")

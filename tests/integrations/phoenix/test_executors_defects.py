@@ -1,6 +1,6 @@
 """Defects of Phoenix's executor that this one must not have.
 
-Those of the engine are in tests/cases/test_phoenix.py; these concern the executor interface.
+Those of the engine are in test_phoenix.py; these concern the executor interface.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import trio
 from evaljournal.integrations.phoenix import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.integrations.phoenix.execution import Results
 from evaljournal.runner.testing import Hang, Return, Scripted
+from tests.integrations.phoenix.test_executors import execute
 from tests.processes import wait_until
-from tests.runner.test_executors import execute
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
