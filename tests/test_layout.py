@@ -219,7 +219,7 @@ def test_no_public_name_is_a_submodule(package: ModuleType) -> None:
 
 LIMITS: Final = {
     "journal": (12, 7, 31),
-    "replay": (15, 8, 57),
+    "replay": (15, 8, 58),
     "runner.cli": (12, 5, 22),
     "runner": (18, 10, 96),
     "runner.engine": (22, 8, 63),
