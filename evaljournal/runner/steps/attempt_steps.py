@@ -21,6 +21,7 @@ from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets.masking import mask_output
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, CallGate, LimitedCall, OverLimit
 from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input
+from evaljournal.runner.steps.keys import NO_RULES, KeyRules
 
 Key = tuple[str, str]
 """Name and fingerprint of a step."""
@@ -76,6 +77,8 @@ class AttemptSteps:
     """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
     gate: CallGate | None = attrs.field(default=None, kw_only=True)
     """Where model calls wait for rate limits; None: they do not wait."""
+    key_rules: KeyRules = attrs.field(default=NO_RULES, kw_only=True)
+    """What the keys of its model calls leave out."""
     inputs: RecordedInputs = attrs.field(init=False, factory=RecordedInputs)
     """The inputs of the steps that ended."""
     _results: dict[Key, deque[RecordedResult]] = attrs.field(init=False, factory=dict[Key, deque[RecordedResult]])

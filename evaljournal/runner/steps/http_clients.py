@@ -141,7 +141,15 @@ class _Call:
         api_keys = [value.rpartition(" ")[2] for name in _API_KEY_HEADERS if (value := headers.get(name))]
         for key in api_keys:
             add_secret(key)
-        self.step = step_of_request(request.method, self._url, headers, body, earlier_inputs=steps.inputs, api_keys=api_keys)
+        self.step = step_of_request(
+            request.method,
+            self._url,
+            headers,
+            body,
+            earlier_inputs=steps.inputs,
+            api_keys=api_keys,
+            key_rules=steps.key_rules,
+        )
         self._reader: StepReply
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):

@@ -41,6 +41,7 @@ from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, Limi
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
 from evaljournal.runner.steps.durable import model_step
 from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.steps.keys import KeyRules
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_fields, score_fields
 
 _MAX_STEP: Final = MAX_FRAME - 64
@@ -184,6 +185,7 @@ class Calls:
         self._opening = opening
         self._retry: Retry = evaluation.settings.retry
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
+        self._key_rules = KeyRules.parse(opening["key_without"])
         self._scopes: dict[int, trio.CancelScope] = {}
         self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         """Question to the session → where its answer is awaited."""
@@ -255,6 +257,7 @@ class Calls:
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
+            key_rules=self._key_rules,
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))

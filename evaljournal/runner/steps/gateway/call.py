@@ -164,8 +164,16 @@ class Call:
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _HEADER_NAMES.get(key))}
             url = f"{self.route.origin}{self.target}"
             keys = self.route.provider.api_keys
-            inputs = self.attempt.steps.inputs
-            return step_of_request(self.route.method, url, headers, body, earlier_inputs=inputs, api_keys=keys)
+            steps = self.attempt.steps
+            return step_of_request(
+                self.route.method,
+                url,
+                headers,
+                body,
+                earlier_inputs=steps.inputs,
+                api_keys=keys,
+                key_rules=steps.key_rules,
+            )
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
