@@ -161,6 +161,13 @@ class _RemoteGate:
             self._silent_keys.add(call[:3])
         return NO_ADMISSION
 
+    async def wait_again(self, step: int, failure: Failure) -> float | None:
+        """Wait until the session lets a call that was rejected be sent again."""
+        frame = {"again": self._number, "step": step, "category": failure.category, "retry_after": failure.retry_after}
+        answer = await self._ask(frame)
+        waited: float | None = answer["waited"]
+        return waited
+
     def _frame(self, step: int, call: LimitedCall) -> dict[str, Any]:
         return {"admit": self._number, "step": step, "call": [*call[:3], *call.size]}
 
@@ -185,7 +192,7 @@ class Calls:
         self._opening = opening
         self._retry: Retry = evaluation.settings.retry
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
-        self._key_rules = KeyRules.parse(opening["key_without"])
+        self._key_rules = KeyRules.parse(opening.get("key_without", ()))
         self._scopes: dict[int, trio.CancelScope] = {}
         self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         """Question to the session → where its answer is awaited."""
