@@ -83,13 +83,13 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     ],
     ids=lambda kind: f"{kind[0].__name__}-{kind[1]}",
 )
-def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
+def test_an_agent_continues_after_an_outage(  # noqa: PLR0917  # fixtures
     path: Path, server: Server, name: str, waits: list[None], provider: Callable[[str], None], kind: tuple[Turn, Any], way: str
 ) -> None:
     """The next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
     turn, loop = kind
     ok = "sse" if "streamed" in turn.__name__ else "ok"
-    steps = f"{ok},{ok},429:0.05,{ok}"
+    steps = f"{ok},{ok},500,{ok}"
     provider(steps)
 
     def new_client() -> Any:
@@ -107,7 +107,7 @@ def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
     assert agent.replies[0] == agent.replies[1][:2]
     assert TURNS == len(waits)
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
-    assert ["rate_limited"] == [event.category for event in events(path, AttemptFailed)]
+    assert ["unavailable"] == [event.category for event in events(path, AttemptFailed)]
     assert verify(path).ok
     contents = [file.read_bytes() for file in path.rglob("*.jsonl")]
     assert not [key for key in (KEY, PROVIDER_KEY) if any(key.encode() in content for content in contents)]
@@ -374,7 +374,7 @@ def make_subclass(module: Any) -> Any:
 )
 def test_any_client_and_transport(path: Path, server: Server, name: str, *, module: Any, step: str, make: Any) -> None:
     """A client that was created before the run, with a transport of its own or its own `send`, makes each call once."""
-    url = server.url(name, f"{step},429:0.01,{step}", "v1/chat/completions")
+    url = server.url(name, f"{step},500,{step}", "v1/chat/completions")
     clients = [make(module), make(module)]
     texts: list[list[str]] = []
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.journal.events import AttemptStarted, StepCompleted
+from evaljournal.journal import Event
+from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, StepCompleted, StepReused
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
@@ -57,6 +58,34 @@ def test_divergence() -> None:
     assert (1, 1, 2) == (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"])
     assert "reused 1 of 2 steps and diverged at step 2" in lines("route")
     assert "reused 2 of 2 steps and continued at step 3" in lines("weather")
+
+
+def test_the_first_difference(tmp_path: Path) -> None:
+    """`show` prints where the request of a diverged step differs, and which fields were not compared."""
+    system = "Today is "
+
+    def step(attempt: int, number: int, text: str) -> StepCompleted:
+        request = {"metadata": {"user_id": f"session {attempt}"}, "messages": [{"role": "user", "content": text}]}
+        return completed("a", attempt, number, "messages m", kind="model", input=request, output=1)
+
+    records: list[Event] = [
+        *(started(), session(1), enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0)),
+        *(step(1, 1, "first"), step(1, 2, f"{system}Tuesday{'.' * 200}")),
+        session(2),
+        AttemptInterrupted(trial="a", attempt=1, reason="process_died"),
+        AttemptStarted(trial="a", attempt=2, slot=0, reuses=1),
+        StepReused(trial="a", attempt=2, step=1, completed_seq=6),
+        step(2, 2, f"{system}Wednesday{'.' * 200}"),
+    ]
+    write_sync(tmp_path / "dated", records)
+    text = [line.strip() for line in evaljournal("show", "dated", "a").stdout.splitlines()]
+    attempt = printed("show", "dated", "a")["attempts"][1]
+
+    assert "compared without: metadata" in text
+    recorded, asked = f'"content":"Today is Tuesday{"." * 53}', f'"content":"Today is Wednesday{"." * 51}'
+    assert f"recorded: {recorded}" in text
+    assert f"asked:    {asked}" in text
+    assert {"recorded": recorded, "asked": asked} == attempt["difference"]
 
 
 def test_a_reused_step_includes_the_steps_inside_it(tmp_path: Path) -> None:

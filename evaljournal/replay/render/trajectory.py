@@ -1,6 +1,6 @@
 """The steps of an attempt as text: one line for each, or with all messages and tool calls. Their content is untrusted."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from evaljournal.journal import Blob
@@ -41,10 +41,14 @@ _JSON_LINE_CHARS: Final = 100
 """Longer JSON is indented."""
 
 
-def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
-    """Yield the steps of an attempt; with `full`, all of their messages and tool calls."""
+def trajectory_lines(attempt: AttemptDetails, *, full: bool, comparison: Iterable[str] = ()) -> Iterator[str]:
+    """Yield the steps of an attempt; with `full`, all of their messages and tool calls.
+
+    `comparison` are lines about how its steps were compared with those of earlier attempts.
+    """
     if attempt.reuses:
         yield reuse_text(attempt)
+        yield from comparison
     if not attempt.steps:
         return
     usage = summary_text.billed_usage(attempt.step_usage)

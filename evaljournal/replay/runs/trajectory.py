@@ -81,6 +81,11 @@ class Trajectory:
         """Completed steps that the attempt in flight may reuse and has not reused; those inside another one do not count."""
         return len(self._unused_seqs)
 
+    def unused_step(self, name: str) -> StepDetails | None:
+        """Return the first completed step of this name, or of any, that the attempt in flight may reuse and has not reused."""
+        steps = [self._completed_steps[seq][1] for seq in sorted(self._unused_seqs)]
+        return next((step for step in steps if step.name == name), steps[0] if steps else None)
+
     def start(self, reuses: int) -> None:
         """Start an attempt that may reuse the steps of attempt `reuses` and those after it; needed only for `unused_steps`."""
         steps = self._completed_steps.items() if reuses else ()

@@ -59,6 +59,8 @@ class AttemptDetails:
     """What it took from the known rate limits of its key: unit → amount; None: none was known."""
     unused_steps: int = 0
     """Completed steps of earlier attempts that it may reuse and has not reused."""
+    recorded_step: StepDetails | None = None
+    """The completed step of an earlier attempt that the diverged one would have reused; None if it has not diverged."""
     steps: list[StepDetails] = attrs.field(factory=list)
     """In the order in which they ended."""
     ended_at: str = ""
@@ -114,6 +116,12 @@ class AttemptDetails:
     def diverged_at(self) -> int:
         """Number of the first step that differs from earlier attempts; 0 if it reused all of their steps."""
         return self.first_executed_step if self.unused_steps else 0
+
+    @property
+    def diverged_step(self) -> StepDetails | None:
+        """The first step that differs from earlier attempts; None if it reused all of their steps."""
+        number = self.diverged_at
+        return next((step for step in self.steps if step.number == number), None) if number else None
 
 
 @attrs.frozen
@@ -375,6 +383,8 @@ def _add_steps(
             if (details := trajectory.add(row.attempt, *_recorded_step(index, fields, load))) is not None:
                 attempt.steps.append(details)
         attempt.unused_steps = trajectory.unused_steps
+        if (diverged_step := attempt.diverged_step) is not None:
+            attempt.recorded_step = trajectory.unused_step(diverged_step.name)
 
 
 def _recorded_step(index: Index, fields: Sequence[Any], load: Load) -> tuple[StepDetails, int | None]:

@@ -372,13 +372,13 @@ class RunSteps:
 
     def _add_need(self, event: events.StepCompleted | events.StepFailed, record: Record, attempt: RunningAttempt) -> None:
         """Count what a step took from known limits, and how long it waited for them."""
+        start = record.t - event.elapsed
         if event.need is not None:
-            start = record.t - event.elapsed
             self._known_limits.inner_waits[event.key] = event.waited
             self._known_limits.add(event.key, event.need, start)
-            if event.waited > 0:
-                self.seconds_waited += event.waited
-                attempt.add_wait(start - event.waited, start)
+        if event.waited > 0:
+            self.seconds_waited += event.waited
+            attempt.add_wait(start - event.waited, start)
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         if self.records:

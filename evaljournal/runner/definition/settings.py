@@ -22,6 +22,7 @@ from evaljournal.runner.definition.limits import LimitsValue, parse_limits
 from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, suggest, whole_number
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS, DurableRequests
+from evaljournal.runner.steps.keys import KeyRules
 from evaljournal.runner.workers.pool import WorkerPool
 
 EXPERIMENT_SETTINGS: Final = (
@@ -38,6 +39,7 @@ OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
     "batch_fallback": False,
     "batch_tokens": None,
     "batch_poll": 60.0,
+    "key_without": [],
 }
 """Settings that a run records only if they have another value: older runs do not have them."""
 
@@ -66,6 +68,10 @@ def _check_gates(_: object, __: "Attribute[Any]", gates: tuple[str, ...]) -> Non
 
 def _check_requests(_: object, __: "Attribute[Any]", values: tuple[str, ...]) -> None:
     DurableRequests.parse(values)
+
+
+def _check_patterns(_: object, __: "Attribute[Any]", values: tuple[str, ...]) -> None:
+    KeyRules.parse(values)
 
 
 def as_float(value: Any) -> Any:
@@ -136,6 +142,10 @@ class Settings(Selection):
     durable: tuple[str, ...] = field(default=(), converter=as_strings, validator=_check_requests)
     """Requests of httpx and httpx2 clients that are steps: `http` stands for model calls, as the SDKs of OpenAI and Anthropic
     make them; the start of a URL, such as `https://tools.example/`, for other requests."""
+    key_without: tuple[str, ...] = field(default=(), converter=as_strings, validator=_check_patterns)
+    """Regular expressions: text in the requests of model calls that is not compared when a step is reused, such as the date in
+    a prompt (`Today is \\d{4}-\\d\\d-\\d\\d`). Two requests that differ only there get the same answer. Fields that only name
+    the caller are never compared."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Retries of failed attempts, such as `Retry(errors=2)`."""
     workers: WorkerPool | None = field(default=None, converter=_workers, validator=_worker_pool)
@@ -279,6 +289,7 @@ class SettingOptions(TypedDict, total=False):
     reuse_steps: Reuse
     gateway: bool
     durable: str | Iterable[str]
+    key_without: str | Iterable[str]
     retry: Retry | Mapping[str, float]
     workers: WorkerPool | str | None
     policy: str

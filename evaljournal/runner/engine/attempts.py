@@ -35,6 +35,7 @@ from evaljournal.runner.secrets.masking import excerpt, mask_output, mask_values
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, StepsHolder, created_steps
 from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.steps.keys import KeyRules
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
@@ -81,6 +82,7 @@ class Attempts:
         }
         """Variant → the function that returns the request for a case, if there is one; empty if requests are not recorded."""
         self._is_step = DurableRequests.parse(self._settings.durable).includes if self._settings.durable else None
+        self._key_rules = KeyRules.parse(self._settings.key_without)
         self._recorder = scheduler.recorder
         self._record = scheduler.recorder.record
         self._free_slots = [0]
@@ -137,7 +139,9 @@ class Attempts:
         calls = self._new_calls(work, scope) if work.lane.is_live else None
         if calls is not None and (work.state.stage, work.state.attempts) != ("running", attempt):
             calls.close()
-        return self._late_recorder.steps(work, attempt, wait=self._settings.write_ahead, is_step=self._is_step, gate=calls)
+        return self._late_recorder.steps(
+            work, attempt, wait=self._settings.write_ahead, is_step=self._is_step, key_rules=self._key_rules, gate=calls
+        )
 
     def _start(self, work: TrialWork) -> tuple[Record, int]:
         """Record the start of an attempt, and inform its policy; return the record, and how many steps may be reused."""

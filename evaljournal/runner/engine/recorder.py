@@ -38,6 +38,7 @@ from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.secrets.masking import mask, mask_values
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
+from evaljournal.runner.steps.keys import KeyRules
 
 _MAX_NOTE_NAME: Final = 1_000
 
@@ -265,7 +266,14 @@ class LateRecorder:
         self._loop.call(self._note, trial, attempt, job, values)
 
     def steps(
-        self, work: TrialWork, attempt: int, *, wait: bool, is_step: Callable[[str, str], bool] | None, gate: CallGate | None
+        self,
+        work: TrialWork,
+        attempt: int,
+        *,
+        wait: bool,
+        is_step: Callable[[str, str], bool] | None,
+        key_rules: KeyRules,
+        gate: CallGate | None,
     ) -> AttemptSteps:
         """Return the steps of an attempt; with `wait`, each step waits until it is on disk.
 
@@ -282,6 +290,7 @@ class LateRecorder:
             wait_durable=self._wait_durable if wait else None,
             is_step=is_step,
             gate=gate,
+            key_rules=key_rules,
         )
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:

@@ -2,14 +2,20 @@
 
 The timeout of the attempt does not include that time, and neither does its latency. A call that can never start fails the
 trial, whatever the task makes of the error.
+
+A call that was rate limited, or whose provider was overloaded, waits here, too, by the retry settings of the task, and is sent
+again. What it has waited counts until a call of the trial succeeds, also across attempts: otherwise the retries of a trial
+would multiply those of its calls. A `Retry-After` closes the key for all calls inside attempts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import trio
 
+from evaljournal.replay.state.trial import RetryHistory
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.identity import rate_limit_identity
 from evaljournal.runner.concurrency.limits import AdmittedCall
@@ -18,6 +24,8 @@ from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
 from evaljournal.runner.gates.limits import LimitsGate, stop_at_day_limit
+from evaljournal.runner.retries.classify import Failure
+from evaljournal.runner.retries.retry import RetryIn, jitter
 from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
 
@@ -35,8 +43,11 @@ class InnerCalls:
         own_gate: LimitsGate | None,
         known_limits: KnownLimits,
         scheduler: Scheduler,
+        *,
+        rejections: RetryHistory,
     ) -> None:
-        """`own_gate` has the limits of the task's own calls."""
+        """`own_gate` has the limits of the task's own calls; `rejections` are those since a call of the trial succeeded."""
+        self._rejections = rejections
         self._work = work
         self._scope = scope
         self._own_limits = None if own_gate is None else own_gate.limits
@@ -60,7 +71,7 @@ class InnerCalls:
             return CallAdmission()
         if limits is None and not can_wait:
             limits = self._limits_of(call)  # The caller is in the loop of the run.
-        if limits is None or (can_wait and limits.needs_sizes):
+        if limits is None or (can_wait and (limits.needs_sizes or limits.is_closed)):
             return None
         size = call.size if limits.needs_sizes else CallSize()
         return self._start(step, limits, limits.limits.start(size, limits.now()), 0.0)
@@ -80,25 +91,49 @@ class InnerCalls:
             self.failure = exc
             raise
         stop_at_day_limit(limits, self._scheduler)
-        started_at = trio.current_time()
+        started_at, was_closed = trio.current_time(), limits.is_closed
+        with self._waiting():
+            admitted = await limits.admit(call.size)
+            if not call.base_url and own_call is not None:
+                own_call.admitted = admitted
+            admission = self._start(step, limits, admitted, round(trio.current_time() - started_at, 6))
+            return admission if admission.need or not was_closed else CallAdmission(waited=trio.current_time() - started_at)
+        raise AttemptEnded("the attempt has ended")
+
+    async def wait_again(self, step: int, failure: Failure) -> float | None:
+        """Wait until a call that was rejected may be sent again; see `CallGate`."""
+        settings, history, started_at = self._scheduler.settings, self._rejections, trio.current_time()
+        limits, _ = self._calls.pop(step, (None, None))
+        history.count_failure(failure.category, failure.retry_after)
+        random = jitter(settings.seed, f"{self._work.trial} step {step}", self._work.state.attempts)
+        decision = settings.retry.decide(history, random)
+        if not isinstance(decision, RetryIn):
+            return None
+        history.count_retry(decision.reason, decision.delay)
+        if limits is not None and failure.retry_after:
+            limits.close(failure.retry_after)
+        with self._waiting():
+            await trio.sleep(decision.delay)
+            return round(trio.current_time() - started_at, 6)
+        return None
+
+    @contextmanager
+    def _waiting(self) -> Generator[None]:
+        """Stop the time of the attempt while a call waits in the block, which is left when the attempt has ended."""
         with trio.CancelScope() as scope:
             if self._is_over:
                 raise AttemptEnded("the attempt has ended")
             if not self._waiting_scopes:
                 self._scope.pause()
-                self._paused_at = started_at
+                self._paused_at = trio.current_time()
             self._waiting_scopes.add(scope)
             try:
-                admitted = await limits.admit(call.size)
+                yield
             finally:
                 self._waiting_scopes.discard(scope)
                 if not self._waiting_scopes and not self._is_over:
                     self._scope.resume()
                     self._work.waited += trio.current_time() - self._paused_at
-            if not call.base_url and own_call is not None:
-                own_call.admitted = admitted
-            return self._start(step, limits, admitted, round(trio.current_time() - started_at, 6))
-        raise AttemptEnded("the attempt has ended")
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
         """Read the limits in the head of the reply to a call."""
@@ -109,6 +144,7 @@ class InnerCalls:
 
     def end(self, step: int, usage: Any) -> None:
         """Count a call that was answered."""
+        self._rejections.reset()
         if (call := self._calls.pop(step, None)) is not None:
             limits, admitted = call
             if self._own_call is not None and admitted is self._own_call.admitted:

@@ -67,6 +67,17 @@ class KeyLimits:
     _recorded: dict[str, tuple[RateLimitSeen, float]] = attrs.field(init=False, factory=dict[str, tuple[RateLimitSeen, float]])
     """Header → the limit as this run recorded it last, and when: other runs may have seen it before."""
 
+    _closed_until: float = attrs.field(init=False, default=0.0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a provider has asked to send nothing for a while."""
+        return self._closed_until > self.now()
+
+    def close(self, seconds: float) -> None:
+        """Let the calls inside attempts wait: one of them had this `Retry-After`."""
+        self._closed_until = max(self._closed_until, self.now() + seconds)
+
     @property
     def needs_sizes(self) -> bool:
         """Whether the sizes of calls matter: a limit is known, or replies may still show one."""
@@ -80,6 +91,8 @@ class KeyLimits:
         """Wait until a call inside an attempt may start, and start it; raise `OverLimit` if it never can."""
         self.check(size)
         async with self._queue:
+            while self.is_closed:  # noqa: ASYNC110  # time alone opens it
+                await trio.sleep(self._closed_until - self.now())
             while isinstance(admitted := self.limits.admit(size, self.now()), float):  # noqa: ASYNC110  # time alone makes room
                 await trio.sleep(min(admitted, _RECHECK))
             return admitted

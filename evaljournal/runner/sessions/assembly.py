@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
+from evaljournal.replay.state.trial import RetryHistory
 from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.calls import Task, WorkerEnd
 from evaljournal.runner.definition.limits import ignores_headers
@@ -62,9 +64,13 @@ def assemble(
         reads_headers=not ignores_headers(settings.limits),
     )
 
+    rejections = WeakKeyDictionary[TrialWork, RetryHistory]()
+    """Trial → the rejections of its calls since one succeeded."""
+
     def new_calls(work: TrialWork, scope: CallScope) -> InnerCalls:
         own_gate = next((gate for gate in work.lane.gates if isinstance(gate, LimitsGate)), None)
-        return InnerCalls(work, scope, own_gate, known_limits, scheduler)
+        history = rejections.setdefault(work, RetryHistory())
+        return InnerCalls(work, scope, own_gate, known_limits, scheduler, rejections=history)
 
     executor = TrialExecutor(
         recorder,

@@ -65,6 +65,7 @@ def new_workers(
         "timeout": settings.timeout,
         "grace": settings.grace,
         "durable": list(settings.durable),
+        "key_without": list(settings.key_without),
         "write_ahead": settings.write_ahead,
         "environment": _environment(pool.environment),
     }

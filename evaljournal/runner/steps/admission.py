@@ -1,11 +1,17 @@
-"""Model calls inside an attempt: each waits for the known rate limits of its key before it is sent."""
+"""Model calls inside an attempt: each waits for the known rate limits of its key before it is sent.
 
+A call that gets a rate limit, or whose provider is overloaded, waits in the same place and is sent again, because an agent
+that has changed files would repeat every change in the next attempt. Only when the retry settings of the task are used up
+does the attempt end.
+"""
+
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.calls.http.identity import base_of, key_digest
-from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.retries.classify import Failure, Fatal, classify
 
 
 class OverLimit(Fatal):
@@ -39,6 +45,8 @@ class CallAdmission(NamedTuple):
 
 
 NO_ADMISSION: Final = CallAdmission()
+REJECTED_STATUSES: Final = frozenset({429, 498, 503, 529})
+"""Statuses with which a provider says that it has not processed a call, because of a rate limit or its load."""
 
 
 class CallGate(Protocol):
@@ -60,6 +68,13 @@ class CallGate(Protocol):
         """Count a call that was answered. From any thread."""
         ...
 
+    async def wait_again(self, step: int, failure: Failure, /) -> float | None:
+        """Wait, in the loop of the run or the worker, until a call that was rejected may be sent again.
+
+        Returns the seconds that it waited; None if it may not: its retry settings are used up, or the attempt has ended.
+        """
+        ...
+
     @property
     def failure(self) -> Fatal | None:
         """The error of a call that can never start, which fails the trial."""
@@ -77,3 +92,10 @@ def limited_call(url: str, keys: Iterable[str], content: Any, body: bytes) -> Li
     size = CallSize(text_bytes(body), max_output(parameters))
     digests = tuple(sorted({key_digest(key.encode()) for key in keys}))
     return LimitedCall(base_of(url.partition("?")[0]), digests, model if isinstance(model, str) else "", size)
+
+
+def rejection_of(exc: Exception) -> Failure | None:
+    """Return what an error means if the call may be sent again: it was rate limited, or the provider was overloaded."""
+    failure = classify(exc, now=time.time())
+    is_overloaded = failure.category == "unavailable" and getattr(exc, "status_code", None) in REJECTED_STATUSES
+    return failure if failure.stop_reason is None and (is_overloaded or failure.category == "rate_limited") else None

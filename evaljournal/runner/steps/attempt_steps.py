@@ -19,8 +19,17 @@ from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, Ste
 from evaljournal.runner.calls import ReportedStep
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets.masking import mask_output
-from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, CallGate, LimitedCall, OverLimit
+from evaljournal.runner.steps.admission import (
+    NO_ADMISSION,
+    AttemptEnded,
+    CallAdmission,
+    CallGate,
+    LimitedCall,
+    OverLimit,
+    rejection_of,
+)
 from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input
+from evaljournal.runner.steps.keys import NO_RULES, KeyRules
 
 Key = tuple[str, str]
 """Name and fingerprint of a step."""
@@ -56,6 +65,12 @@ class Step:
     """The model call that it makes, if it waits for rate limits."""
     admission: CallAdmission = NO_ADMISSION
     phase: StepPhase = "task"
+    waited: float = 0.0
+    """Seconds that its call has waited since it was rejected the last time."""
+
+    def again(self, waited: float) -> "Step":
+        """Return the step that sends the same call again."""
+        return Step(self.name, self.kind, self.input, self.reusable, call=self.call, waited=waited)
 
 
 @attrs.define(eq=False)
@@ -76,6 +91,8 @@ class AttemptSteps:
     """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
     gate: CallGate | None = attrs.field(default=None, kw_only=True)
     """Where model calls wait for rate limits; None: they do not wait."""
+    key_rules: KeyRules = attrs.field(default=NO_RULES, kw_only=True)
+    """What the keys of its model calls leave out."""
     inputs: RecordedInputs = attrs.field(init=False, factory=RecordedInputs)
     """The inputs of the steps that ended."""
     _results: dict[Key, deque[RecordedResult]] = attrs.field(init=False, factory=dict[Key, deque[RecordedResult]])
@@ -135,6 +152,18 @@ class AttemptSteps:
             raise
         step.started_at = self._clock()
 
+    async def wait_again(self, step: Step, exc: Exception) -> float | None:
+        """Wait in the loop of the run, or of the worker, until the call of a step that has failed may be sent again.
+
+        Returns the seconds that it waited; None if it may not be sent again.
+        """
+        if step.call is None or self.gate is None or (failure := rejection_of(exc)) is None:
+            return None
+        try:
+            return await self.gate.wait_again(step.number, failure)
+        except AttemptEnded:
+            return None
+
     def read_reply(self, step: Step, status: int, headers: Mapping[str, str]) -> None:
         """Read the rate limits in the head of the reply to a model call; names of headers are in lower case."""
         if step.call is not None and self.gate is not None:
@@ -164,7 +193,7 @@ class AttemptSteps:
             phase=step.phase,
             key=step.admission.key,
             need=step.admission.need,
-            waited=step.admission.waited,
+            waited=step.admission.waited + step.waited,
         )
         self.record(event)
 
@@ -202,7 +231,7 @@ class AttemptSteps:
             phase=step.phase,
             key=step.admission.key,
             need=step.admission.need,
-            waited=step.admission.waited,
+            waited=step.admission.waited + step.waited,
         )
         self.record(event)
 

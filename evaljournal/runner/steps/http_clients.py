@@ -15,10 +15,17 @@ from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import add_secret, mask
-from evaljournal.runner.steps.admission import OverLimit
+from evaljournal.runner.steps.admission import REJECTED_STATUSES, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
-from evaljournal.runner.steps.waiting import admit_in_loop, admit_in_thread, wait_in_loop, wait_in_thread
+from evaljournal.runner.steps.waiting import (
+    admit_in_loop,
+    admit_in_thread,
+    wait_again_in_loop,
+    wait_again_in_thread,
+    wait_in_loop,
+    wait_in_thread,
+)
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 _API_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
@@ -70,41 +77,53 @@ class _RecordedTransport:
         steps = _steps_for(request)
         if steps is None:
             return self._transport.handle_request(request)
-        call = _Call(steps, request, request.read())
-        if (earlier_result := steps.begin(call.step)) is not None:
-            return _response(self._module, earlier_result.output)
-        try:
-            admit_in_thread(steps, call.step)
-        except OverLimit as exc:
-            return _rejection(self._module, exc)
-        try:
-            response = self._transport.handle_request(request)
-        except Exception as exc:
-            steps.fail(call.step, exc)
-            raise
-        if call.open(response, self._module):
-            wait_in_thread(steps)
-        return response
+        waited = 0.0
+        while True:
+            call = _Call(steps, request, request.read(), waited)
+            if (earlier_result := steps.begin(call.step)) is not None:
+                return _response(self._module, earlier_result.output)
+            try:
+                admit_in_thread(steps, call.step)
+            except OverLimit as exc:
+                return _rejection(self._module, exc)
+            try:
+                response = self._transport.handle_request(request)
+                if response.status_code in REJECTED_STATUSES:
+                    response.read()
+            except Exception as exc:
+                steps.fail(call.step, exc)
+                raise
+            if call.open(response, self._module):
+                wait_in_thread(steps)
+            if call.error is None or (seconds := wait_again_in_thread(steps, call.step, call.error)) is None:
+                return response
+            waited = seconds
 
     async def handle_async_request(self, request: Any) -> Any:
         steps = _steps_for(request)
         if steps is None:
             return await self._transport.handle_async_request(request)
-        call = _Call(steps, request, await request.aread())
-        if (earlier_result := steps.begin(call.step)) is not None:
-            return _response(self._module, earlier_result.output)
-        try:
-            await admit_in_loop(steps, call.step)
-        except OverLimit as exc:
-            return _rejection(self._module, exc)
-        try:
-            response = await self._transport.handle_async_request(request)
-        except Exception as exc:
-            steps.fail(call.step, exc)
-            raise
-        if call.open(response, self._module):
-            await wait_in_loop(steps)
-        return response
+        waited = 0.0
+        while True:
+            call = _Call(steps, request, await request.aread(), waited)
+            if (earlier_result := steps.begin(call.step)) is not None:
+                return _response(self._module, earlier_result.output)
+            try:
+                await admit_in_loop(steps, call.step)
+            except OverLimit as exc:
+                return _rejection(self._module, exc)
+            try:
+                response = await self._transport.handle_async_request(request)
+                if response.status_code in REJECTED_STATUSES:
+                    await response.aread()
+            except Exception as exc:
+                steps.fail(call.step, exc)
+                raise
+            if call.open(response, self._module):
+                await wait_in_loop(steps)
+            if call.error is None or (seconds := await wait_again_in_loop(steps, call.step, call.error)) is None:
+                return response
+            waited = seconds
 
 
 def _steps_for(request: Any) -> AttemptSteps | None:
@@ -134,14 +153,26 @@ def _headers(message: Any) -> dict[str, str]:
 class _Call:
     """A request that is a step, and its reply while it is read."""
 
-    def __init__(self, steps: AttemptSteps, request: Any, body: bytes) -> None:
+    def __init__(self, steps: AttemptSteps, request: Any, body: bytes, waited: float) -> None:
+        """`waited`: seconds since the same request was rejected."""
         self.steps = steps
+        self.error: Exception | None = None
+        """Why the request failed, once that is known."""
         self._url = str(request.url)
         headers = _headers(request)
         api_keys = [value.rpartition(" ")[2] for name in _API_KEY_HEADERS if (value := headers.get(name))]
         for key in api_keys:
             add_secret(key)
-        self.step = step_of_request(request.method, self._url, headers, body, earlier_inputs=steps.inputs, api_keys=api_keys)
+        self.step = step_of_request(
+            request.method,
+            self._url,
+            headers,
+            body,
+            earlier_inputs=steps.inputs,
+            api_keys=api_keys,
+            key_rules=steps.key_rules,
+        )
+        self.step.waited = waited
         self._reader: StepReply
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
@@ -193,7 +224,7 @@ class _Call:
     def fail(self, exc: Exception) -> None:
         """Record that no complete reply arrived."""
         if not self._is_recorded:
-            self._is_recorded = True
+            self._is_recorded, self.error = True, exc
             self.steps.fail(self.step, exc)
 
     def _record(self) -> bool:

@@ -35,6 +35,7 @@ from evaljournal.runner.steps.admission import limited_call
 from evaljournal.runner.steps.attempt_steps import Step
 from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
+from evaljournal.runner.steps.keys import NO_RULES, KeyRules
 
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""
@@ -52,13 +53,14 @@ def step_of_request(
     *,
     earlier_inputs: RecordedInputs | None = None,
     api_keys: Iterable[str] = (),
+    key_rules: KeyRules = NO_RULES,
 ) -> Step:
     """Return the step of a request; `headers` have lower-case names, and `earlier_inputs` are those of earlier steps.
 
     `api_keys` are those of a model call, which waits for the rate limits of its key.
 
-    Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. In the URL of a model
-    call, API keys are not compared: they may be replaced between two sessions.
+    Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. Of the body of a model
+    call, `key_rules` say what is compared. In its URL, API keys are not: they may be replaced between two sessions.
     """
     plain_url, parts = url, urlsplit(url)
     endpoint = model_endpoint(method, parts.path)
@@ -74,7 +76,8 @@ def step_of_request(
         name = mask(f"{method} {parts.hostname or ''}{parts.path}")
         value = {"method": method, "url": url} | ({"body": content} if body else {})
     name = name[:_MAX_NAME]
-    key = orjson.dumps([method, url, [headers.get(header) for header in COMPARED_HEADERS]]) + body
+    compared_body = body if endpoint is None else key_rules.body(endpoint, content, body)
+    key = orjson.dumps([method, url, [headers.get(header) for header in COMPARED_HEADERS]]) + compared_body
     try:
         request_input = step_input(value, name, key=key, earlier_inputs=earlier_inputs)
     except (UsageError, Unserializable):  # A number may have more than 64 bits.

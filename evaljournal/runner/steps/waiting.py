@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import trio
 
 from evaljournal.journal.errors import JournalError
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
+
+T = TypeVar("T")
 
 
 async def wait_in_loop(steps: AttemptSteps) -> None:
@@ -51,9 +54,25 @@ def admit_in_thread(steps: AttemptSteps, step: Step) -> None:
             trio.from_thread.run(steps.admit, step, trio_token=steps.token)
 
 
-async def _wait_in_asyncio(steps: AttemptSteps, function: Callable[[], Awaitable[None]]) -> None:
+async def wait_again_in_loop(steps: AttemptSteps, step: Step, exc: Exception) -> float | None:
+    """Wait until the rejected call of a step may be sent again, in an async function; see `AttemptSteps.wait_again`."""
+    if trio.lowlevel.in_trio_task():
+        return await steps.wait_again(step, exc)
+    return await _wait_in_asyncio(steps, partial(steps.wait_again, step, exc))
+
+
+def wait_again_in_thread(steps: AttemptSteps, step: Step, exc: Exception) -> float | None:
+    """Wait in a plain function until the rejected call of a step may be sent again; in an event loop it cannot wait."""
+    if trio.lowlevel.in_trio_run() or asyncio._get_running_loop() is not None:  # noqa: SLF001  # `get_running_loop` raises instead
+        return None
+    with suppress(trio.RunFinishedError):
+        return trio.from_thread.run(steps.wait_again, step, exc, trio_token=steps.token)
+    return None
+
+
+async def _wait_in_asyncio(steps: AttemptSteps, function: Callable[[], Awaitable[T]]) -> T | None:
     """Call a function in the loop of the run, from another event loop, until it returns or the caller is cancelled."""
-    done: Future[None] = Future()
+    done: Future[T | None] = Future()
     scope = trio.CancelScope()
 
     async def call() -> None:
@@ -61,7 +80,8 @@ async def _wait_in_asyncio(steps: AttemptSteps, function: Callable[[], Awaitable
             return
         try:
             with scope:
-                await function()
+                result = await function()
+                done.set_result(result)
         except Exception as exc:  # noqa: BLE001  # raised in the other loop
             done.set_exception(exc)
         finally:
@@ -71,7 +91,8 @@ async def _wait_in_asyncio(steps: AttemptSteps, function: Callable[[], Awaitable
     with suppress(trio.RunFinishedError):
         steps.token.run_sync_soon(trio.lowlevel.spawn_system_task, call)
         try:
-            await asyncio.wrap_future(done)
+            return await asyncio.wrap_future(done)
         except asyncio.CancelledError:
             steps.token.run_sync_soon(scope.cancel)
             raise
+    return None

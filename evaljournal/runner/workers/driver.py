@@ -24,12 +24,14 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.calls import WorkerEnd, WorkerEnded
 from evaljournal.runner.calls.notes import Sink
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.retries.classify import Failure
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps
 from evaljournal.runner.workers.frames import (
     CANCELLED,
     InvalidFrame,
     parse_admit,
+    parse_again,
     parse_end,
     parse_frame,
     parse_notes,
@@ -88,8 +90,10 @@ class RemoteCall:
     _reused_seqs: set[int] = attrs.field(factory=set[int])
     admissions: dict[int, CallAdmission] = attrs.field(factory=dict[int, CallAdmission])
     """Step → what is recorded of its model call."""
+    rejected_seconds: float = 0.0
+    """Seconds that its model calls have waited after they were rejected."""
 
-    def count(self, kind: Literal["notes", "steps", "syncs", "admissions", "replies"], number: int = 1) -> None:
+    def count(self, kind: Literal["notes", "steps", "syncs", "admissions", "rejections", "replies"], number: int = 1) -> None:
         """Count what its worker sent; raise `InvalidFrame` if it is too much."""
         self._counts[kind] = count = self._counts.get(kind, 0) + number
         if count > MAX_PER_CALL:
@@ -133,6 +137,7 @@ class RemoteCall:
         seconds = trio.current_time() - self._started_at
         changes: dict[str, Any] = {"elapsed": round(seconds, 6)} if event.elapsed > seconds else {}
         admission = self.admissions.pop(event.step, NO_ADMISSION)
+        admission = admission._replace(waited=admission.waited + min(max(event.waited, 0.0), self.rejected_seconds))
         if admission != (event.key, event.need, event.waited):
             changes |= admission._asdict()
         if isinstance(event, StepCompleted) and self.steps is not None and self.steps.gate is not None:
@@ -444,6 +449,9 @@ class Workers:
             case "admit":
                 call.count("admissions")
                 self._nursery.start_soon(self._admit, worker, parse_question(fields), *parse_admit(fields), call)
+            case "again":
+                call.count("rejections")
+                self._nursery.start_soon(self._wait_again, worker, parse_question(fields), *parse_again(fields), call)
             case "reply":
                 call.read_reply(fields)
             case "sync":
@@ -463,6 +471,15 @@ class Workers:
             except (OverLimit, AttemptEnded) as exc:
                 answer = {"error": str(exc)}
         worker.pipe.send(orjson.dumps({"answer": question, **answer}))
+
+    async def _wait_again(self, worker: Worker, question: int, step: int, failure: Failure, call: RemoteCall) -> None:
+        """Report to the worker when a model call that was rejected may be sent again."""
+        waited = None
+        if call.steps is not None and (gate := call.steps.gate) is not None:
+            with suppress(AttemptEnded):
+                waited = await gate.wait_again(step, failure)
+        call.rejected_seconds += waited or 0.0
+        worker.pipe.send(orjson.dumps({"answer": question, "waited": waited}))
 
     async def _sync(self, worker: Worker, question: int, call: RemoteCall) -> None:
         """Report to the worker when the steps of a call are on disk."""

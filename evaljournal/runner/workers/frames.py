@@ -2,7 +2,7 @@
 
 From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel` and `answer`
 (to a `question`). From a worker: `ready` or `rejected`, then for each call any number of `note`, `step`, `sync` (its steps must
-be on disk), `admit` (a model call waits for rate limits) and `reply` (its head), and one `end`.
+be on disk), `admit` (a model call waits for rate limits), `again` (it was rejected) and `reply` (its head), and one `end`.
 """
 
 from typing import Any, Final, get_args
@@ -16,6 +16,7 @@ from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_
 from evaljournal.runner.calls.notes import REPLY_NOTE
 from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
+from evaljournal.runner.retries.retry_after import LONGEST_WAIT
 from evaljournal.runner.scorers.scorer import Score
 from evaljournal.runner.steps.admission import LimitedCall
 
@@ -69,6 +70,16 @@ def parse_admit(fields: dict[str, Any]) -> tuple[int, LimitedCall]:
     if not all(isinstance(text, str) for text in texts) or not all(is_whole_number(number, 0) for number in numbers):
         raise InvalidFrame("it sent an invalid model call")
     return step, LimitedCall(base_url, tuple(digests), model, CallSize(input_bytes, max_output))
+
+
+def parse_again(fields: dict[str, Any]) -> tuple[int, Failure]:
+    """Return the number of the step and the rejection in an `again` frame."""
+    step, category, retry_after = fields.get("step"), fields.get("category"), fields.get("retry_after")
+    is_seconds = retry_after is None or (isinstance(retry_after, float | int) and 0 <= retry_after <= LONGEST_WAIT)
+    if not is_whole_number(step, 0) or category not in ("rate_limited", "unavailable") or not is_seconds:
+        raise InvalidFrame("it sent an invalid rejection of a model call")
+    assert isinstance(step, int)
+    return step, Failure(category=category, retry_after=retry_after)
 
 
 def parse_question(fields: dict[str, Any]) -> int:

@@ -22,6 +22,8 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt
 
+IDENTITY_FIELDS: Final = frozenset({"metadata"})
+"""Fields of a request that name its caller. They cannot change the answer, so the keys of steps leave them out."""
 _MAX_TOKENS: Final = 4_096
 """The API requires a limit."""
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {

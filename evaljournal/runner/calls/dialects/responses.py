@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.text import as_text
+from evaljournal.runner.calls.dialects import completions
 from evaljournal.runner.calls.dialects.completions import Completions
 from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, without_none
 from evaljournal.runner.calls.endpoint import raise_error_in
@@ -13,6 +14,9 @@ from evaljournal.runner.calls.http.reply import EmptyReply, ErrorReply, Incomple
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt
 
+IDENTITY_FIELDS: Final = completions.IDENTITY_FIELDS | {"client_metadata"}
+"""Fields of a request that name its caller. They cannot change the answer, so the keys of steps leave them out."""
+_CLIENT_ROLES: Final = frozenset({"developer", "system", "user"})
 _LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -147,3 +151,13 @@ def _tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         case _:
             raise InvalidReply(f"the reply is not a response: a tool call is {excerpt(as_text(item), 200)!r}")
+
+
+def is_client_item(item: Any) -> bool:
+    """Return whether the client has made an item of the input: a message that is not the model's, or the output of a tool.
+
+    The `id` of such an item is new in every process. Those of other items are in earlier replies.
+    """
+    if not isinstance(item, dict):
+        return False
+    return item.get("role") in _CLIENT_ROLES or text_field(item, "type").endswith("_output")

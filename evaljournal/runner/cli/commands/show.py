@@ -43,7 +43,9 @@ from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, line_width
+from evaljournal.runner.cli.terminal.step_keys import comparison_lines, difference_of, recorded_rules
 from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.steps.keys import KeyRules
 
 _MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
@@ -135,13 +137,14 @@ def show(  # noqa: PLR0917  # the options
         except JournalError as exc:  # The run itself can be shown.
             labels = []
             echo(f"no labels: {render(exc)}", err=True)
+        rules = recorded_rules(path, view.state.settings)
         if as_json:
             version = view.state.sessions.task_versions.number(view.state.trials[trial_details.trial])
             label_fields = [view_json(label) for label in labels]
-            _print_json(path, problem, **_trial_json(trial_details), labels=label_fields, task_version=version)
+            _print_json(path, problem, **_trial_json(trial_details, rules), labels=label_fields, task_version=version)
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
-                echo("\n".join(_trial_lines(trial_details, view.state, labels, full=steps == "full")))
+                echo("\n".join(_trial_lines(trial_details, view.state, labels, rules, full=steps == "full")))
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -332,14 +335,18 @@ def _cell(trial: TrialState, scorer: str) -> str:
     return score_value_text(trial.scores[scorer][1])
 
 
-def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
-    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "row"), value_serializer=_to_json)
+def _trial_json(trial_details: TrialDetails, rules: KeyRules) -> dict[str, Any]:
+    details = attrs.asdict(
+        trial_details, filter=attrs.filters.exclude("problem", "row", "recorded_step"), value_serializer=_to_json
+    )
     for attempt, attempt_details in zip(details["attempts"], trial_details.attempts, strict=True):
         span, fields = attempt.pop("span"), dict(attempt)
         del span["trial"], fields["output"]
         for step, step_details in zip(fields["steps"], attempt_details.steps, strict=True):
             step["outcome"] = step_details.outcome
-        reuse = {"reused_steps": attempt_details.reused_steps, "diverged_at": attempt_details.diverged_at}
+        reuse: dict[str, Any] = {"reused_steps": attempt_details.reused_steps, "diverged_at": attempt_details.diverged_at}
+        if (difference := difference_of(attempt_details, rules)) is not None:
+            reuse["difference"] = {"recorded": difference[0], "asked": difference[1]}
         attempt.clear()
         attempt |= {**span, "run_time": span["end"] - span["start"], **reuse, **fields}
     return details
@@ -361,7 +368,9 @@ def _answer_lines(trial: TrialDetails) -> Iterator[str]:
         yield f"{'answer':<{len(_INDENT)}}{answer}"
 
 
-def _trial_lines(trial_details: TrialDetails, state: RunState, labels: Sequence[Label], *, full: bool) -> Iterator[str]:
+def _trial_lines(
+    trial_details: TrialDetails, state: RunState, labels: Sequence[Label], rules: KeyRules, *, full: bool
+) -> Iterator[str]:
     times, sessions = trial_details.times, state.sessions
     reason = f" ({reason_text(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
@@ -403,7 +412,8 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, labels: Sequence[
     request = None
     for attempt in trial_details.attempts:
         session = _session_text(attempt.span.session, sessions)
-        yield from _attempt_lines(attempt, session, None if attempt.request == request else attempt.request, full=full)
+        new_request = None if attempt.request == request else attempt.request
+        yield from _attempt_lines(attempt, session, new_request, rules, full=full)
         request = attempt.request
     for call in trial_details.scorer_calls:
         if call.outcome != "succeeded" or call.waits:
@@ -433,7 +443,7 @@ def _session_text(number: int, sessions: Sequence[SessionState]) -> str:
     return f"session {number}{f' (shard {shard})' if shard else ''}"
 
 
-def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
+def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rules: KeyRules, *, full: bool) -> Iterator[str]:
     span = attempt.span
     waits = [f" · {_waited_text(span.queue_time, attempt.waits)}"] if span.queue_time else []
     waits += [f" · backoff {duration(span.backoff_time)}"] if span.backoff_time else []
@@ -453,7 +463,8 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, f
     )
     if new_request is not None:
         yield from _value_lines("  request", new_request)
-    yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full))
+    comparison = comparison_lines(attempt, rules)
+    yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full, comparison=comparison))
     if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _value_lines("", f"{attempt.error}: {attempt.message}")
         yield from _value_lines("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()

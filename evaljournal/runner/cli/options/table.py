@@ -438,6 +438,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             in_file=False,
         ),
         Option(
+            "--key-without REGEX",
+            "Text in model requests that is not compared when steps are reused, such as a date in a prompt; repeatable.",
+            "settings",
+            multiple=True,
+            in_file=False,
+        ),
+        Option(
             "--on-declined ACTION",
             "What to do with declined answers: 'score', 'error' (the trial has an error) or 'exclude' (no scores).",
             "settings",
@@ -483,7 +490,7 @@ _ADVANCED: Final = """
 nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
-budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests export head-file
+budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests export head-file key-without
 delimiter verbose on-declined on-truncated itpm otpm rpd limit-headers batch-fallback batch-tokens batch-poll leave
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())

@@ -41,6 +41,7 @@ from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, Limi
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
 from evaljournal.runner.steps.durable import model_step
 from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.steps.keys import KeyRules
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_fields, score_fields
 
 _MAX_STEP: Final = MAX_FRAME - 64
@@ -160,6 +161,13 @@ class _RemoteGate:
             self._silent_keys.add(call[:3])
         return NO_ADMISSION
 
+    async def wait_again(self, step: int, failure: Failure) -> float | None:
+        """Wait until the session lets a call that was rejected be sent again."""
+        frame = {"again": self._number, "step": step, "category": failure.category, "retry_after": failure.retry_after}
+        answer = await self._ask(frame)
+        waited: float | None = answer["waited"]
+        return waited
+
     def _frame(self, step: int, call: LimitedCall) -> dict[str, Any]:
         return {"admit": self._number, "step": step, "call": [*call[:3], *call.size]}
 
@@ -184,6 +192,7 @@ class Calls:
         self._opening = opening
         self._retry: Retry = evaluation.settings.retry
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
+        self._key_rules = KeyRules.parse(opening.get("key_without", ()))
         self._scopes: dict[int, trio.CancelScope] = {}
         self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         """Question to the session → where its answer is awaited."""
@@ -255,6 +264,7 @@ class Calls:
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
+            key_rules=self._key_rules,
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import attrs
 import orjson
@@ -110,6 +110,14 @@ class GatewayAttempt:
             self.scope.cancel()
 
 
+class _ErrorReply(NamedTuple):
+    """A reply that is an error, before it is sent to the agent."""
+
+    error: Exception
+    head: ResponseHead
+    body: bytes
+
+
 @attrs.define
 class Call:
     """A call of an attempt."""
@@ -123,6 +131,8 @@ class Call:
     connection: AgentConnection
     places: trio.Semaphore
     """Limits the large requests and replies that are read at the same time."""
+    _step: Step | None = attrs.field(init=False, default=None)
+    """Its step, until the end of that is recorded; None for a call that is not recorded."""
     _is_recorded: bool = attrs.field(init=False, default=False)
     """Whether a complete reply was recorded."""
 
@@ -131,20 +141,15 @@ class Call:
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.read_body(MAX_BYTES)
-            step = await self._step(body) if self.route.is_recorded else None
+            self._step = await self._parse_step(body) if self.route.is_recorded else None
         except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
         if attempt.failure is not None:
             await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
             return
-        if step is not None and (earlier_result := attempt.steps.begin(step)) is not None:
-            await self._replay(earlier_result.output)
-            return
         try:
-            if step is not None:
-                await admit_in_loop(attempt.steps, step)
-            await self._forward(step, body)
+            await self._exchange(body)
         except OverLimit as exc:
             attempt.fail(exc)
             await connection.reject(HTTPStatus.BAD_REQUEST, str(exc), _NO_RETRY)
@@ -152,20 +157,52 @@ class Call:
             if self._is_recorded:
                 await connection.finish()  # The provider failed after the last event of a stream.
             else:
-                await self.fail(step, exc)
+                await self.fail(self._step, exc)
         except (trio.Cancelled, trio.BrokenResourceError, trio.ClosedResourceError):
-            if step is not None and connection.is_closed and not self._is_recorded:
-                attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
+            if self._step is not None and connection.is_closed and not self._is_recorded:
+                attempt.steps.fail(
+                    self._step, AgentDisconnected("the agent closed the connection before the reply was complete")
+                )
             raise
 
-    async def _step(self, body: bytes) -> Step:
+    async def _exchange(self, body: bytes) -> None:
+        """Send the call, again after a rejection, until there is a reply for the agent."""
+        steps = self.attempt.steps
+        while True:
+            if (step := self._step) is not None:
+                if (earlier_result := steps.begin(step)) is not None:
+                    self._step = None
+                    await self._replay(earlier_result.output)
+                    return
+                await admit_in_loop(steps, step)
+            if (error_reply := await self._forward(step, body)) is None:
+                return
+            waited = None
+            if step is not None:
+                self._step = None  # Its end is recorded before anything waits.
+                steps.fail(step, error_reply.error)
+                waited = await steps.wait_again(step, error_reply.error)
+            if step is None or waited is None or self.attempt.failure is not None:
+                await self.fail(None, *error_reply)
+                return
+            self._step = step.again(waited)
+
+    async def _parse_step(self, body: bytes) -> Step:
         def parse() -> Step:
             check_values(body, label="the request")
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _HEADER_NAMES.get(key))}
             url = f"{self.route.origin}{self.target}"
             keys = self.route.provider.api_keys
-            inputs = self.attempt.steps.inputs
-            return step_of_request(self.route.method, url, headers, body, earlier_inputs=inputs, api_keys=keys)
+            steps = self.attempt.steps
+            return step_of_request(
+                self.route.method,
+                url,
+                headers,
+                body,
+                earlier_inputs=steps.inputs,
+                api_keys=keys,
+                key_rules=steps.key_rules,
+            )
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
@@ -182,7 +219,8 @@ class Call:
             status, _filter_headers((name.encode(), text.encode()) for name, text in headers.items()), content
         )
 
-    async def _forward(self, step: Step | None, body: bytes) -> None:
+    async def _forward(self, step: Step | None, body: bytes) -> "_ErrorReply | None":
+        """Send the call to the provider, and its reply to the agent; return an error reply of which nothing was sent."""
         route, connection = self.route, self.connection
         if route.provider.missing_key:
             raise KeyMissing(f"{route.provider.missing_key} is not set in the environment of the run; set it, then resume")
@@ -216,11 +254,20 @@ class Call:
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
-            await self.fail(step, reader.error(route.provider.masked_url(route.path)), head, b"".join(chunks))
-        elif connection.is_reply_started:
+            return await self._end_error(step, reader, head, b"".join(chunks))
+        if connection.is_reply_started:
             await connection.finish()
         else:
             await connection.send(head.status, headers, b"".join(chunks))
+        return None
+
+    async def _end_error(self, step: Step | None, reader: StepReply, head: ResponseHead, body: bytes) -> "_ErrorReply | None":
+        """End the attempt if a part of an error reply was sent; otherwise, return the reply."""
+        error = reader.error(self.route.provider.masked_url(self.route.path))
+        if not self.connection.is_reply_started:
+            return _ErrorReply(error, head, body)
+        await self.fail(step, error, head)
+        return None
 
     def _open_reply(self, step: Step | None, head: ResponseHead) -> StepReply:
         headers = head.text_headers

@@ -1,0 +1,58 @@
+"""How `show` explains which steps were compared: what their keys leave out, and where two requests differ first."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from evaljournal.journal import read
+from evaljournal.journal.events import SegmentOpened
+from evaljournal.journal.ownership import own_hashes
+from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.replay.runs.trial import AttemptDetails
+from evaljournal.replay.text import printable
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.steps.keys import NO_RULES, KeyRules, endpoint_of_step, first_difference, without_identity
+
+_MAX_TEXT = 200
+
+
+def recorded_rules(path: Path, settings: Mapping[str, Any]) -> KeyRules:
+    """Return what the keys of a run leave out. A pattern of a run that the user has not written is not executed."""
+    patterns = settings.get("key_without")
+    if not isinstance(patterns, list) or not patterns:
+        return NO_RULES
+    first = next(iter(read(path, load_blobs=False))).event
+    if not (isinstance(first, SegmentOpened) and own_hashes(first.run)):
+        return NO_RULES
+    try:
+        return KeyRules.parse(map(str, patterns))
+    except UsageError:
+        return NO_RULES
+
+
+def difference_of(attempt: AttemptDetails, rules: KeyRules) -> tuple[str, str] | None:
+    """Return where the request of the step at which an attempt diverged differs from the recorded one; None if nowhere."""
+    recorded, asked = attempt.recorded_step, attempt.diverged_step
+    if recorded is None or asked is None:
+        return None
+    if recorded.name != asked.name:
+        return printable(recorded.name, _MAX_TEXT), printable(asked.name, _MAX_TEXT)
+    return first_difference(_compared(recorded, rules), _compared(asked, rules))
+
+
+def _compared(step: StepDetails, rules: KeyRules) -> str:
+    value = without_identity(endpoint_of_step(step.name), step.input)[0]
+    return rules.shorten(orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS).decode())
+
+
+def comparison_lines(attempt: AttemptDetails, rules: KeyRules) -> Iterator[str]:
+    """Yield where an attempt that reuses steps diverged, and what was not compared."""
+    omitted = {name: None for step in attempt.steps for name in without_identity(endpoint_of_step(step.name), step.input)[1]}
+    texts = [*omitted, *(f"text that matches {pattern.pattern}" for pattern in rules.patterns)]
+    if texts:
+        yield f"compared without: {printable(', '.join(texts), _MAX_TEXT)}"
+    if (difference := difference_of(attempt, rules)) is not None:
+        yield f"recorded: {printable(difference[0], _MAX_TEXT)}"
+        yield f"asked:    {printable(difference[1], _MAX_TEXT)}"
