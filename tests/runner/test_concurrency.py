@@ -12,6 +12,7 @@ from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
 from evaljournal.runner.concurrency.constants import LONG_TIME
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
+from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import ended, started
@@ -127,37 +128,6 @@ def test_the_first_starts_of_a_long_run_are_spread() -> None:
     assert [(119.209, "start"), (None, "no_limit")] == paces[8:]
 
 
-def test_after_the_first_429_of_a_long_run_the_slots_are_filled_slowly() -> None:
-    """If it was a rate limit, few calls are rate limited until that is known; calls from before the 429 do not end the pace."""
-    drive = Drive(100)
-    names = drive.fill()
-    drive.wait(0.15)
-    drive.rate_limit(names.pop())
-    drive.wait(0.5)
-    for name in names[:16]:
-        drive.succeed(name)
-    began = drive.t
-    later = [drive.start() for _ in range(5)]
-
-    assert 0.2 == pytest.approx(drive.t - began)
-    assert 20.0 == drive.policy._pace.fixed_pace
-    for name in later:
-        drive.succeed(name)
-    assert 20.0 * 1.25**5 == pytest.approx(drive.policy._pace.fixed_pace)
-
-
-def test_after_the_first_429_of_a_short_run_the_slots_are_filled_at_once() -> None:
-    """A short run would be over before a rate is measured."""
-    drive = Drive(32, trials=1_000)
-    names = drive.fill()
-    drive.wait(0.15)
-    drive.rate_limit(names.pop())
-    drive.wait(0.5)
-
-    assert 1 == len(drive.fill())
-    assert drive.policy._pace.fixed_pace is None
-
-
 def test_the_limit_grows_while_calls_succeed() -> None:
     """Against an endpoint without a limit every slot is soon in use, and each growth is recorded with its cause."""
     drive = Drive(100)
@@ -204,7 +174,7 @@ def bucket(rate: float, burst: float, seconds: Callable[[], float]) -> Answer:
 
 
 def test_a_rate_limit_is_paced() -> None:
-    """Against a bucket of 10/s most starts are accepted, the pace is recorded, and unused slots are not kept."""
+    """Against a bucket of 10/s most starts are accepted, and the pace is recorded."""
     drive = Drive(100)
     limited = drive.run(300.0, bucket(10, 20.0, lambda: 1.0))
 
@@ -214,7 +184,6 @@ def test_a_rate_limit_is_paced() -> None:
     paces = [change.after for change in drive.changes() if isinstance(change, PaceChanged) and change.after is not None]
     assert 8 < paces[-1] < 13
     assert all(change.evidence for change in drive.changes() if isinstance(change, PaceChanged))
-    assert drive.policy.limit < 26
 
 
 def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_flight() -> None:
@@ -448,6 +417,19 @@ def test_a_trial_that_fails_again_and_again_closes_the_breaker() -> None:
     assert "only inputs fail that have failed while others were answered" == resumed[-1].evidence
 
 
+def test_probes_count_if_the_trial_may_be_the_cause() -> None:
+    """In an outage no trial loses retries; if a call was answered since a trial first failed, its probes count."""
+    probes = Probes(patience=600.0)
+    probes.record_end("a", "unavailable", 1.0)
+    probes.record_start("a", 2.0, probe=True)
+    assert {"a"} == probes.free
+
+    probes.record_end("a", "unavailable", 3.0)
+    probes.record_end("b", "succeeded", 4.0)
+    probes.record_start("a", 5.0, probe=True)
+    assert set() == probes.free
+
+
 def test_calls_that_never_end_count_as_no_response() -> None:
     """If no call ends for several mean latencies, only probes start, next to the calls that hang."""
     drive = Drive(16)
@@ -476,6 +458,16 @@ def test_many_timeouts_lower_the_limit() -> None:
         drive.observe(ended(name, "timed_out"))
 
     assert drive.policy.limit < 20
+
+
+def test_an_overload_does_not_slow_growth_down_for_good() -> None:
+    """Once all slots are used again, the limit grows as fast as at first."""
+    drive = Drive(64)
+    drive.run(120.0, lambda t, _: 1000.0 if 20.0 < t < 22.0 else 1.0)
+
+    assert "no_response" in {change.reason for change in drive.changes() if isinstance(change, LimitChanged)}
+    assert 64 == drive.policy.limit
+    assert drive.policy._in_flight.threshold is None
 
 
 def test_growth_without_throughput_is_undone() -> None:
