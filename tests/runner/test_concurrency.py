@@ -128,6 +128,37 @@ def test_the_first_starts_of_a_long_run_are_spread() -> None:
     assert [(119.209, "start"), (None, "no_limit")] == paces[8:]
 
 
+def test_after_the_first_429_of_a_long_run_the_slots_are_filled_slowly() -> None:
+    """If it was a rate limit, few calls are rate limited until that is known; calls from before the 429 do not end the pace."""
+    drive = Drive(100)
+    names = drive.fill()
+    drive.wait(0.15)
+    drive.rate_limit(names.pop())
+    drive.wait(0.5)
+    for name in names[:16]:
+        drive.succeed(name)
+    began = drive.t
+    later = [drive.start() for _ in range(5)]
+
+    assert 0.2 == pytest.approx(drive.t - began)
+    assert 20.0 == drive.policy._pace.fixed_pace
+    for name in later:
+        drive.succeed(name)
+    assert 20.0 * 1.25**5 == pytest.approx(drive.policy._pace.fixed_pace)
+
+
+def test_after_the_first_429_of_a_short_run_the_slots_are_filled_at_once() -> None:
+    """A short run would be over before a rate is measured."""
+    drive = Drive(32, trials=1_000)
+    names = drive.fill()
+    drive.wait(0.15)
+    drive.rate_limit(names.pop())
+    drive.wait(0.5)
+
+    assert 1 == len(drive.fill())
+    assert drive.policy._pace.fixed_pace is None
+
+
 def test_the_limit_grows_while_calls_succeed() -> None:
     """Against an endpoint without a limit every slot is soon in use, and each growth is recorded with its cause."""
     drive = Drive(100)
@@ -174,7 +205,7 @@ def bucket(rate: float, burst: float, seconds: Callable[[], float]) -> Answer:
 
 
 def test_a_rate_limit_is_paced() -> None:
-    """Against a bucket of 10/s most starts are accepted, and the pace is recorded."""
+    """Against a bucket of 10/s most starts are accepted, the pace is recorded, and unused slots are not kept."""
     drive = Drive(100)
     limited = drive.run(300.0, bucket(10, 20.0, lambda: 1.0))
 
@@ -184,6 +215,7 @@ def test_a_rate_limit_is_paced() -> None:
     paces = [change.after for change in drive.changes() if isinstance(change, PaceChanged) and change.after is not None]
     assert 8 < paces[-1] < 13
     assert all(change.evidence for change in drive.changes() if isinstance(change, PaceChanged))
+    assert drive.policy.limit < 26
 
 
 def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_flight() -> None:

@@ -16,8 +16,6 @@ event or a time that clears it: an endpoint that was slow or limited for a while
 """
 
 import math
-from collections import deque
-from operator import attrgetter
 from typing import Final, assert_never
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
@@ -67,10 +65,13 @@ class Adaptive:
         """Trial → its attempt in flight, in the order of starts."""
         self._failure_seconds = SMOOTHING
         """Recent seconds from a start to its failure, near the maximum."""
-        self._limited_starts: deque[Start] = deque(maxlen=SEVERAL * WINDOW)
-        """The latest rate-limited starts after `_last_change`."""
-        self._limited_trials: dict[str, tuple[int, int]] = {}
-        """Trial → its rate limits in a row, and the start of the last."""
+        self._newest_accepted = 0
+        """The newest start that was answered, or has been in flight for longer than failures take."""
+        self._limited_starts: dict[int, Start] = {}
+        """The latest rate-limited starts after `_last_change`, by their order."""
+        self._limited_trials: dict[str, tuple[int, float]] = {}
+        """Trial → its rate limits in a row, and its last rate-limited start after `_last_change`."""
+        self._total_429s = 0
         self._last_change = 0
         """The newest start when a 429 last changed a limit or a pace; earlier starts cannot change it again."""
         self._recorded_pace: float | None = None
@@ -97,8 +98,6 @@ class Adaptive:
             start = self._calls.pop(call, None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, result_of(event))
-                if 0 < self._random_429s.last_test_start <= start.order:
-                    self._end_test()
         pace = self._pace
         if self._recorded_pace is not None or pace.estimate is not None or pace.fixed_pace is not None:
             self._record_pace()
@@ -126,7 +125,7 @@ class Adaptive:
 
     def raise_slots(self, slots: int) -> int:
         """Use `slots` unless there is evidence against it, because the rate is known; return the limit from then on."""
-        if not self._random_429s.is_testing:
+        if not self._last_change and not self._random_429s.is_testing:
             self._pace.fixed_pace = None  # Until there is a limit, the known one alone spreads the starts.
         if self._in_flight.raise_slots(slots):
             self.limit = slots
@@ -137,19 +136,22 @@ class Adaptive:
         while True:
             hung_at = math.inf if self._breaker.open or len(self._calls) < SEVERAL else self._hung_at()
             pause_end = math.inf if self._breaker.open or self._pause.event is None else self._pause.event.until
-            next_at = min(hung_at, pause_end)
+            next_at = min(hung_at, pause_end, self._random_429s.result_at)
             if next_at > t:
                 break
             self._now = max(self._now, next_at)
             if next_at == pause_end:
                 self._changes += self._pause.end(next_at)
-            else:
+            elif next_at == hung_at:
                 self._open_for_hung_calls()
+            else:
+                self._end_test(self._random_429s.last_test_start)
             self._record_pace()  # Only here and after events, so that calling `elapse` more often changes nothing.
         self._now = max(self._now, t)
 
     def _start(self, trial: str) -> None:
         self._start_count += 1
+        random_429s = self._random_429s
         self._calls[trial] = Start(
             trial=trial,
             order=self._start_count,
@@ -163,6 +165,11 @@ class Adaptive:
             self._pace.record_start(self._now, self._flow(self.limit), self._round_trip)
         if self._breaker.open:
             self._breaker.record_probe(self._now)
+        if random_429s.last_test_start:
+            if trial in self._limited_trials:  # Another 429 of this trial would not count, so the test is one start longer.
+                random_429s.last_test_start += 1
+            if self._start_count == random_429s.last_test_start:
+                random_429s.result_at = self._now + 2 * self._failure_seconds
 
     def _end(self, start: Start, result: Result) -> None:
         self._last_end = self._now
@@ -207,12 +214,14 @@ class Adaptive:
 
     def _record_answer(self, start: Start) -> bool:
         """Process an answer of the endpoint; return whether it closed the breaker."""
-        if not self._random_429s.is_testing:
+        is_first_pace = self._pace.fixed_pace is not None and not self._random_429s.last_test_start
+        if is_first_pace and start.order > max(self._limited_starts, default=self._last_change):
             self._pace.speed_up()
         self._mark_accepted(start)
         return self._answer_breaker(start)
 
     def _mark_accepted(self, start: Start) -> None:
+        self._newest_accepted = max(self._newest_accepted, start.order)
         if not start.is_accepted:
             start.is_accepted = True
             self._in_flight.accept(start.in_flight)
@@ -227,7 +236,7 @@ class Adaptive:
     def _accept_survivors(self) -> None:
         """Mark calls as accepted that have been in flight for longer than failures take."""
         for start in self._calls.values():  # In the order of starts.
-            if not start.probe and self._has_survived(start):
+            if start.order > self._newest_accepted and self._has_survived(start) and not start.probe:
                 self._mark_accepted(start)
 
     def _has_survived(self, start: Start) -> bool:
@@ -237,8 +246,12 @@ class Adaptive:
 
     def _grow(self, start: Start) -> None:
         """Raise the limit if it is used and nothing indicates a limit: up to twice the load of the baseline (as TCP)."""
-        in_flight, baseline = self._in_flight, self._latency.baseline
-        in_flight.record_success(start, self._now, int(2 * baseline[0]) if baseline else 0)
+        in_flight, latency = self._in_flight, self._latency
+        was_comparing = in_flight.phase == "comparing"
+        proven_limit = int(2 * latency.baseline[0]) if latency.baseline else 0
+        in_flight.record_success(start, self._now, proven_limit)
+        if in_flight.phase == "comparing" and not was_comparing:
+            latency.refresh()
         if in_flight.limit == self.limit:
             return
         if in_flight.phase == "climbing":
@@ -247,18 +260,21 @@ class Adaptive:
             self._record_limit("trying", f"{in_flight.known_limit} held for {in_flight.period:.0f} s")
 
     def _weigh_latency(self, start: Start, elapsed: float | None) -> None:
-        in_flight = self._in_flight
-        comparison = self._latency.record_end(start, elapsed, in_flight.last_lowered)
+        in_flight, latency = self._in_flight, self._latency
+        comparison = latency.record_end(start, elapsed, in_flight.last_lowered)
         if comparison is None:
             return
         if in_flight.phase == "comparing":
+            if comparison.raises_throughput == in_flight.is_upward:
+                latency.restart()
             in_flight.end_comparison(self._now, self._start_count, raises_throughput=comparison.raises_throughput)
             self._record_limit("latency", str(comparison))
             return
+        latency.restart()
         is_worse = not comparison.raises_throughput and comparison.newest_is_high
         if is_worse and not self._breaker.open and not self._random_429s.is_testing and in_flight.limit > 1:
             # The baseline may be out of date, because the endpoint became slower by itself: measure the lower load again.
-            limit = min(round(comparison.low), lower_load(int(comparison.high)))
+            limit = min(int(comparison.low + 0.5), lower_load(int(comparison.high)))
             in_flight.measure_lower(self._now, self._start_count, limit)
             self._record_limit("trying", str(comparison))
 
@@ -325,9 +341,10 @@ class Adaptive:
     def _process_rate_limit(self, start: Start, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
         breaker = self._breaker
-        count, last_start = self._limited_trials.get(start.trial, (0, 0))
-        self._limited_trials[start.trial] = count + 1, start.order
-        self._random_429s.limited_calls += bool(self._random_429s.signs)
+        self._total_429s += 1
+        count, last = self._limited_trials.get(start.trial, (0, math.inf))
+        is_new = start.order > self._last_change
+        self._limited_trials[start.trial] = count + 1, start.order if is_new else last
         if breaker.open:
             if start.order <= breaker.barrier:
                 return
@@ -337,17 +354,22 @@ class Adaptive:
             not_before = self._now + min(retry_after or 0.0, PLATEAU_LONGEST)
             self._suspend(breaker.record_failed_probe(self._now, not_before=not_before))
             return
+        if not self._limited_starts and not self._last_change and not self._in_flight.is_short:
+            # The first 429: refill the slots slowly, because it may be a rate limit.
+            self._pace_evidence = f"first 429, at {start.in_flight} in flight"
+            self._pace.fixed_pace = max(FIRST_PACE, FEW / max(self._now - start.t, SMOOTHING))
         self._pace.starts_without_token += 1
-        if start.order <= self._last_change or count + 1 >= SEVERAL:  # After several, the trial may be the reason.
+        if not is_new or count + 1 >= SEVERAL:  # After several, the trial may be the reason.
             return
-        self._limited_starts.append(start)
-        newest_starts = range(start.order - WINDOW + 1, start.order + 1)
-        limited_starts = sorted((item for item in self._limited_starts if item.order in newest_starts), key=attrgetter("order"))
+        self._limited_starts[start.order] = start
+        if len(self._limited_starts) > SEVERAL * WINDOW:
+            self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
+        limited_starts = [
+            self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
+        ]
         needed_429s = min(max(MANY, self._random_429s.expected(WINDOW)), WINDOW - 1)
         is_mostly_limited = len(limited_starts) >= max(needed_429s, _LIMITED_SHARE * min(WINDOW, start.order))
-        # A large request may be rejected again and again, at a rate that suits the calls in between.
-        is_alone = self._last_change < last_start <= breaker.last_answered
-        if not is_alone or is_mostly_limited:
+        if last >= self._newest_accepted or is_mostly_limited:  # Otherwise calls between the trial's two 429s were accepted.
             self._explain(start, retry_after, limited_starts, is_mostly_limited=is_mostly_limited)
 
     def _explain(
@@ -366,12 +388,14 @@ class Adaptive:
             self._learn_rate(start, retry_after, in_a_row=True)
         elif random_429s.is_testing or len(limited_starts) <= random_429s.expected(WINDOW):
             self._count_unexplained(start)
+            if random_429s.is_testing and len(random_429s.signs) >= SEVERAL > len(limited_starts):
+                self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if len(limited_starts) > 1 or self._pace.is_used_up(start):  # Otherwise it may be random.
                 self._learn_rate(start, retry_after, in_a_row=False)
         else:
             is_tested = self._count_unexplained(start)  # Also near a limit: several there may be random.
-            if may_be_over_limit and not is_tested and in_flight.explains(limited_starts, FEW + random_429s.expected(WINDOW)):
+            if may_be_over_limit and not is_tested and in_flight.explains(start):
                 self._learn_limit(start)
 
     def _learn_limit(self, start: Start) -> None:
@@ -405,7 +429,7 @@ class Adaptive:
     def _count_unexplained(self, start: Start) -> bool:
         """Count a 429 that may be random; return whether a test begins."""
         random_429s, pace = self._random_429s, self._pace
-        if not random_429s.count(start, len(self._calls)) or self._in_flight.phase == "comparing":
+        if not random_429s.count(start, len(self._calls), self._total_429s) or self._in_flight.phase == "comparing":
             return False
         self._pace_evidence = f"{random_429s.observed_share:.0%} of calls were rate limited, and no limit explains it"
         random_429s.begin_test(self._start_count)
@@ -414,9 +438,10 @@ class Adaptive:
         pace.fixed_pace, pace.next_start = TEST_PACE * rate, self._now + MANY / rate
         return True
 
-    def _end_test(self) -> None:
+    def _end_test(self, last_start: int) -> None:
+        """End the test for random 429s with `last_start`."""
         random_429s, pace = self._random_429s, self._pace
-        if random_429s.end_test():
+        if random_429s.end_test(last_start):
             pace.forget()
             self._in_flight.discard()
             self._pace_evidence = f"{random_429s.share:.0%} of calls are rate limited at any pace"
@@ -429,6 +454,7 @@ class Adaptive:
         """Forget the 429s that change a limit or a pace now."""
         self._last_change = self._start_count
         self._limited_starts.clear()
+        self._limited_trials = {trial: (count, math.inf) for trial, (count, _) in self._limited_trials.items()}
         self._cancel_test()
 
     def _cancel_test(self) -> None:
@@ -452,8 +478,9 @@ class Adaptive:
                 return
         elif recorded_pace is not None and (1 - PACE_CHANGE) * recorded_pace < pace < (1 + PACE_CHANGE) * recorded_pace:
             return
-        is_start = self._pace.fixed_pace is not None and not is_testing
-        reason = "no_limit" if pace is None else "start" if is_start else "test" if is_testing else "rate_limit"
+        is_fixed = self._pace.fixed_pace is not None
+        reason = "no_limit" if pace is None else "rate_limit" if not is_fixed else "test" if is_testing else "start"
         self._recorded_pace = pace if pace is None else round(pace, 3)
-        evidence, self._pace_evidence = self._pace_evidence or ("calls are answered" if is_start else "no 429 at this pace"), ""
+        evidence = self._pace_evidence or ("calls are answered" if is_fixed else "no 429 at this pace")
+        self._pace_evidence = ""
         self._changes.append(PaceChanged(before=recorded_pace, after=self._recorded_pace, reason=reason, evidence=evidence))

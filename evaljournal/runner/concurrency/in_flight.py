@@ -10,7 +10,6 @@ There are four phases:
     comparing  a higher or a lower load is measured for its latency
 """
 
-from collections.abc import Sequence
 from typing import Final, Literal
 
 from attrs import define
@@ -21,7 +20,7 @@ from evaljournal.runner.concurrency.start import Start
 FIRST_LIMIT: Final = 2 * WINDOW
 """The first limit of a longer run."""
 UNPROVEN_LIMIT: Final = 2 * FIRST_LIMIT
-"""The limit may grow to this before a lower load was measured, and at first grows faster."""
+"""The limit may grow to this before a lower load was measured, and grows faster below it."""
 SHORT_RUN: Final = 1000
 """A run of up to this number of trials may start in all slots immediately: finding a limit takes longer than the run."""
 BUSY_SHARE: Final = 0.85
@@ -67,6 +66,9 @@ class InFlight:
     highest_accepted_load: int = 0
     accepted_above: int = 0
     """Accepted starts above `known_limit` since the test began."""
+    limited_above: int = 0
+    """Rate-limited starts above the accepted load, since that last rose."""
+    last_limited_above: int = 0
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     threshold: int | None = None
@@ -86,7 +88,8 @@ class InFlight:
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
         self.accepted_above += in_flight > self.known_limit
-        self.highest_accepted_load = max(self.highest_accepted_load, in_flight)
+        if in_flight > self.highest_accepted_load:
+            self.highest_accepted_load, self.limited_above = in_flight, 0
 
     def record_success(self, start: Start, t: float, proven_limit: int) -> None:
         """Raise the limit if it is used, up to `proven_limit`."""
@@ -164,14 +167,17 @@ class InFlight:
         """Return whether a start had at least as many in flight as were ever accepted."""
         return start.in_flight > max(self.highest_accepted_load - 1, FEW)
 
-    def explains(self, limited_starts: Sequence[Start], needed_429s: float) -> bool:
-        """Return whether too many in flight explain the last of these 429s: enough were where so many were never accepted."""
-        if self.is_short and not self.known_limit:
+    def explains(self, start: Start) -> bool:
+        """Return whether too many in flight explain a 429: it is one of a few where so many were never accepted, or near."""
+        is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > BUSY_SHARE * self.known_limit
+        is_above = start.in_flight > max(self._safe_load(), self.known_limit)
+        if start.in_flight <= FEW or not (is_near or is_above):
             return False
-        is_limited = self.known_limit > 0 and not self.by_latency
-        load = BUSY_SHARE * self.known_limit if is_limited else max(self._safe_load(), self.known_limit)
-        loads = [start.in_flight for start in limited_starts if start.in_flight > max(load, FEW)]
-        return len(loads) >= min(needed_429s, self.limit) and limited_starts[-1].in_flight in loads
+        if start.order - self.last_limited_above > max(WINDOW, self.limit // 2):
+            self.limited_above = 0
+        self.limited_above += 1
+        self.last_limited_above = max(self.last_limited_above, start.order)
+        return self.limited_above >= min(FEW, self.limit) and (self.known_limit > 0 or not self.is_short)
 
     def discard(self) -> None:
         """Forget a limit that 429s were the evidence for: they have another reason."""
@@ -185,7 +191,7 @@ class InFlight:
         self._hold(limit, t, self._longer_period() if is_same else SHORT_TIME)
         self.by_latency, self.last_lowered = False, last_start
         self.highest_accepted_load = min(self.highest_accepted_load, limit)
-        self.timeouts = 0
+        self.limited_above = self.timeouts = 0
         return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
 
     def measure_lower(self, t: float, last_start: int, limit: int) -> None:

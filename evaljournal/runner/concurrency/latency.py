@@ -21,6 +21,8 @@ _SAME: Final = 0.05
 """Two loads are the same up to this difference."""
 _MAX_LATENCY_GROWTH: Final = 0.6
 """Growth of latency per growth of load up to which a higher load still raises throughput noticeably."""
+_DECISIVE_GROWTH: Final = 1.3
+"""If latency grew this many times as much as the load, one comparison is enough; otherwise, two in a row are needed."""
 
 
 @define
@@ -32,6 +34,11 @@ class LoadComparison:
     high: float
     high_seconds: float
     newest_is_high: bool
+
+    @property
+    def is_decisive(self) -> bool:
+        """Whether throughput clearly falls at the higher load, so that one comparison is enough."""
+        return self.high_seconds > _DECISIVE_GROWTH * self.low_seconds * self.high / self.low
 
     @property
     def raises_throughput(self) -> bool:
@@ -51,7 +58,11 @@ class LatencyBaseline:
     group: Group | None = None
     """The group of the next start."""
     baseline: tuple[float, float] | None = None
-    """Load and latency of the group that new ones are compared with: the newest, unless its load was between two."""
+    """Load and latency that new groups are compared with."""
+    newest: tuple[float, float] = 0.0, 0.0
+    """Load and latency of the newest group."""
+    slow_groups: int = 0
+    """Groups in a row that were too slow for their load."""
 
     def group_for_start(self, order: int, limit: int, last_lowered: int) -> Group:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
@@ -89,12 +100,33 @@ class LatencyBaseline:
         ):
             return None
         group.is_evaluated = True
-        return self._compare((group.load / group.samples, group.seconds / group.samples))
+        self.newest = group.load / group.samples, group.seconds / group.samples
+        return self._compare()
 
-    def _compare(self, newest: tuple[float, float]) -> LoadComparison | None:
-        """Compare the newest group with the baseline, if its load is clearly another one."""
-        low, high = sorted((self.baseline or newest, newest))
-        if (1 + _SAME) * low[0] <= high[0] < OTHER_LOAD * low[0]:
+    def _compare(self) -> LoadComparison | None:
+        """Compare the newest group with the baseline; it is the new baseline if the load is the same."""
+        if self.baseline is None or self._is_same_load():
+            self.restart()
+            return None
+        low, high = sorted((self.baseline, self.newest))
+        if OTHER_LOAD * low[0] > high[0]:
             return None  # Neither the same load nor clearly another one.
-        self.baseline = newest
-        return None if high[0] < OTHER_LOAD * low[0] else LoadComparison(*low, *high, newest_is_high=high is newest)
+        comparison = LoadComparison(*low, *high, newest_is_high=high is self.newest)
+        self.slow_groups = 0 if comparison.raises_throughput else self.slow_groups + 1
+        if self.slow_groups == 1 and not comparison.is_decisive:
+            return None  # Chance can make one group slow.
+        self.slow_groups = 0
+        return comparison
+
+    def _is_same_load(self) -> bool:
+        low, high = sorted((self.newest[0], self.newest[0] if self.baseline is None else self.baseline[0]))
+        return high < (1 + _SAME) * low
+
+    def refresh(self) -> None:
+        """Make the newest group the baseline, before another load is tried, unless there is none yet."""
+        if self.baseline is not None:
+            self.restart()
+
+    def restart(self) -> None:
+        """Make the newest group the baseline."""
+        self.baseline = self.newest

@@ -25,8 +25,8 @@ from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, MEASURED_
 from evaljournal.runner.concurrency.start import Start
 
 FIRST_PACE, _FIRST_PACE_END = 20.0, 100.0
-"""Starts per second at the beginning of a longer run, and the pace at which pacing ends: the first 429 arrives before all slots
-are filled, and shows how many are in flight."""
+"""Starts per second at the beginning of a longer run and after its first 429, and the pace at which pacing ends: the first 429
+arrives before all slots are filled, which halves the 429s of endpoints with a small bucket."""
 _FIRST_RATE_SHARE: Final = 0.7
 """Share of the first observed rate that is used, because that rate includes the content of a full bucket."""
 _SEARCH_GROWTH, _SEARCH_DOUBLING = 0.2, 1.5
@@ -208,16 +208,17 @@ class Pace:
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
-        period, estimate = self._first_period(rate), self.estimate or rate
+        measured_rate, self.measured_rate, self.careful_rate = self.measured_rate, rate, None
+        estimate = self.estimate or rate
         is_late = not self.is_searching and pace > (1 + _SWING) * estimate
-        if is_late and rate > _HIGHER * self.measured_rate:
+        period = self._first_period(rate)
+        if is_late and rate > _HIGHER * measured_rate:
             # A small bucket overflowed while the pace was below the rate, so the rate is higher.
             rate += (pace - rate) / FEW
-        elif self.period and (abs(rate - self.measured_rate) <= _SWING * rate or abs(rate - estimate) <= _SWING * rate):
+        elif self.period and (abs(rate - measured_rate) <= _SWING * measured_rate or abs(rate - estimate) <= _SWING * estimate):
             # Two measurements agree: exceed the rate half as often, unless they were chance.
             longest = min(max(PLATEAU_LONGEST, _PLATEAU_CALLS / rate), (t - self.steady_since) / FEW)
             period = max(min(2 * self.period, longest), self.period)
         else:
             self.steady_since = t
-        self.measured_rate, self.careful_rate = rate, None
         self._begin_plateau(rate, period, t)

@@ -21,7 +21,7 @@ _TEST_EXPECTED_429S: Final = 10
 """429s expected in a test if they are random; none means a rate limit. (A test begins where 429s happen to be frequent, so
 fewer occur.)"""
 _MEMORY: Final = int(2 * _TEST_EXPECTED_429S / _TESTED_SHARE)
-"""Starts after which 429s are counted anew: twice the longest test."""
+"""Starts after which counts of random 429s are halved: twice the longest test."""
 _LARGEST_SHARE: Final = 0.9
 """More are not random."""
 
@@ -36,14 +36,16 @@ class Random429s:
     """The first start that is counted."""
     signs: list[Start] = field(factory=list[Start])
     """Unexplained 429s since `first_start`."""
-    limited_calls: int = 0
-    """429s since the first sign, explained ones included."""
+    earlier_429s: int = 0
+    """All 429s before the first sign."""
     observed_share: float = 0.0
     """Share of 429s that led to the current test."""
     rate: float = 0.0
     """Accepted calls per second between the signs of the current test."""
     last_test_start: int = 0
     """Last start of the test, which begins at `first_start`; 0 while there is none."""
+    result_at: float = math.inf
+    """When the result of the test will be known."""
 
     @property
     def is_testing(self) -> bool:
@@ -55,20 +57,25 @@ class Random429s:
         mean = self.share * starts
         return mean + SEVERAL * math.sqrt(mean)
 
-    def count(self, start: Start, in_flight: int) -> bool:
-        """Count an unexplained 429 with this many in flight; return whether a test should begin."""
+    def count(self, start: Start, in_flight: int, total_429s: int) -> bool:
+        """Count an unexplained 429 with this many in flight; return whether a test should begin.
+
+        `total_429s` is the number of 429s so far, explained ones included.
+        """
         if start.order < self.first_start:
             return False
+        if not self.signs:
+            self.earlier_429s = total_429s - 1
         self.signs.append(start)
         if self.is_testing:
             return False
         starts = start.order - self.first_start + 1
         self.observed_share = len(self.signs) / starts
         if starts > _MEMORY:
+            self.first_start, self.earlier_429s = start.order - _MEMORY // 2, total_429s - len(self.signs) // 2
+            self.signs = self.signs[-(len(self.signs) // 2) :]
             self.share = min(self.share, self.observed_share)
-            self.restart(start.order)
-            return False
-        accepted_calls = start.order - self.signs[0].order - self.limited_calls
+        accepted_calls = start.order - self.signs[0].order - (total_429s - self.earlier_429s)
         seconds = start.t - self.signs[0].t
         is_measured = accepted_calls >= max(MEASURED_CALLS, in_flight) and seconds > 0
         if len(self.signs) < MANY + self.expected(starts) or not is_measured:
@@ -82,16 +89,16 @@ class Random429s:
         self.restart(newest_start)
         self.last_test_start = newest_start + max(int(_TEST_EXPECTED_429S / self.observed_share), 2 * WINDOW)
 
-    def end_test(self) -> bool:
-        """End the test; return whether the 429s are random."""
+    def end_test(self, last_start: int) -> bool:
+        """End the test with the start `last_start`; return whether the 429s are random."""
         is_random = len(self.signs) >= FEW
         if self.signs:
-            share = len(self.signs) / (self.last_test_start - self.first_start + 1)
+            share = len(self.signs) / (last_start - self.first_start + 1)
             self.share = min(max(share, self.observed_share if is_random else 0.0), _LARGEST_SHARE)
-        self.restart(self.last_test_start)
+        self.restart(last_start)
         return is_random
 
     def restart(self, newest_start: int) -> None:
         """Cancel the test, if there is one, and count the starts after `newest_start`."""
-        self.last_test_start, self.limited_calls = 0, 0
+        self.last_test_start, self.result_at = 0, math.inf
         self.first_start, self.signs = newest_start + 1, []
