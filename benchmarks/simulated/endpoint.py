@@ -220,7 +220,7 @@ class Server:
         if rejected is not None:
             return rejected
         seed = self.seed
-        seconds = log_normal(uniform(seed, trial, attempt, _LATENCY), e.median, e.sigma)
+        seconds = log_normal(uniform(seed, trial, 0, _LATENCY), e.median, e.sigma)  # The same in each attempt: see `chance`.
         if e.latency_curve is not None:
             seconds *= e.latency_curve.at(t)
         if e.knee is not None and len(busy) >= e.knee:

@@ -12,6 +12,7 @@ from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
 from evaljournal.runner.concurrency.constants import LONG_TIME
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
+from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import ended, started
@@ -448,6 +449,19 @@ def test_a_trial_that_fails_again_and_again_closes_the_breaker() -> None:
     assert "only inputs fail that have failed while others were answered" == resumed[-1].evidence
 
 
+def test_probes_count_if_the_trial_may_be_the_cause() -> None:
+    """In an outage no trial loses retries; if a call was answered since a trial first failed, its probes count."""
+    probes = Probes(patience=600.0)
+    probes.record_end("a", "unavailable", 1.0)
+    probes.record_start("a", 2.0, probe=True)
+    assert {"a"} == probes.free
+
+    probes.record_end("a", "unavailable", 3.0)
+    probes.record_end("b", "succeeded", 4.0)
+    probes.record_start("a", 5.0, probe=True)
+    assert set() == probes.free
+
+
 def test_calls_that_never_end_count_as_no_response() -> None:
     """If no call ends for several mean latencies, only probes start, next to the calls that hang."""
     drive = Drive(16)
@@ -476,6 +490,16 @@ def test_many_timeouts_lower_the_limit() -> None:
         drive.observe(ended(name, "timed_out"))
 
     assert drive.policy.limit < 20
+
+
+def test_an_overload_does_not_slow_growth_down_for_good() -> None:
+    """Once all slots are used again, the limit grows as fast as at first."""
+    drive = Drive(64)
+    drive.run(120.0, lambda t, _: 1000.0 if 20.0 < t < 22.0 else 1.0)
+
+    assert "no_response" in {change.reason for change in drive.changes() if isinstance(change, LimitChanged)}
+    assert 64 == drive.policy.limit
+    assert drive.policy._in_flight.threshold is None
 
 
 def test_growth_without_throughput_is_undone() -> None:

@@ -17,6 +17,7 @@ from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.gates.known_limits import max_slots
+from evaljournal.runner.gates.needed_slots import NeededSlots
 from evaljournal.runner.sessions.rate_limits import (
     TaskKeys,
     default_slots,
@@ -92,13 +93,14 @@ async def test_slots_follow_from_a_known_limit(
 def test_an_advertised_limit_ends_the_climb() -> None:
     """Once a limit is known, all slots may be used; the change says why, and what the policy has lowered stays so."""
     tokens = RateLimitSeen(unit="tokens", size=600_000.0, window=60.0, source="advertised", header="x-ratelimit-limit-tokens")
-    policy, rate = KeyPolicy(Adaptive, 100, patience=60.0, key="k"), CallRate(tokens, 800.0)
+    policy, raised = KeyPolicy(Adaptive, 100, patience=60.0, key="k"), NeededSlots().raised(CallRate(tokens, 800.0), 32, 1_000)
+    assert raised is not None
 
-    changes = policy.follow_rate(rate, 1_000)
+    changes = policy.raise_slots(*raised)
 
     evidence = "600k tokens per minute: the known limit decides when calls start"
     assert [LimitChanged(before=32, after=100, reason="known_limit", evidence=evidence, key="k")] == changes
-    assert [] == policy.follow_rate(rate, 1_000)
+    assert [] == policy.raise_slots(*raised)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ from evaljournal.runner.concurrency.start import Start
 _OUTNUMBER_FACTOR: Final = 1.5
 """Failures per call still in flight that open it, so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST: Final = 1.0
-"""Minimum seconds between two probes; otherwise a tenth of the outage so far, or a quarter if every call is rate limited."""
+"""Minimum seconds between two probes."""
+_PROBES, _LIMITED_PROBES = 10, 4
+"""The seconds between two probes are the outage so far divided by this. Rate-limited ones may use up quota."""
 
 
 @define
@@ -118,6 +120,5 @@ class Breaker:
         return evidence
 
     def _gap(self, t: float) -> float:
-        # Rate-limited probes may use up quota, so they are sent less often.
-        share = 4 if self.reason == "all_rate_limited" else 10
-        return min(max((t - self.outage_start) / share, PROBE_SOONEST), PLATEAU_LONGEST)
+        probes = _LIMITED_PROBES if self.reason == "all_rate_limited" else _PROBES
+        return min(max((t - self.outage_start) / probes, PROBE_SOONEST), PLATEAU_LONGEST)

@@ -18,7 +18,9 @@ from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME
 from evaljournal.runner.concurrency.start import Start
 
 FIRST_LIMIT: Final = 2 * WINDOW
-"""The first limit of a longer run; the limit may grow to twice as many before a lower load was measured."""
+"""The first limit of a longer run."""
+UNPROVEN_LIMIT: Final = 2 * FIRST_LIMIT
+"""The limit may grow to this before a lower load was measured, and grows faster below it."""
 SHORT_RUN: Final = 1000
 """A run of up to this number of trials may start in all slots immediately: finding a limit takes longer than the run."""
 BUSY_SHARE: Final = 0.85
@@ -30,13 +32,13 @@ _SMALL_PART: Final = 16
 """One in this many calls may have been accepted only because others had just ended."""
 _OVERLOAD_SHARE: Final = 0.2
 """Share of timeouts among the starts since the limit was lowered that is an overload."""
-_NO_RESPONSE_CUT, _TIMEOUT_CUT = 2, 3
-"""Divisors of the load when nothing responds, and when calls time out: those have been too many for longer."""
+_NO_RESPONSE_CUT: Final = 2
+"""Divisor of the load when nothing responds; it is `FEW` when calls time out: those have been too many for longer."""
 
 
 def lower_load(load: int) -> int:
     """Return the load to compare with this one: a third less, because chance would hide a smaller difference."""
-    return max(load - max(load // 3, 1), 1)
+    return max(load - max(load // FEW, 1), 1)
 
 
 @define(kw_only=True)
@@ -70,7 +72,7 @@ class InFlight:
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     threshold: int | None = None
-    """The limit above which it grows only by one per round trip, because there was an overload."""
+    """The limit above which it grows only by one per round trip, because there was an overload; until all slots are used."""
     growth: float = 0.0
     """Slots that the limit will grow by, once they are an eighth of it: each change is recorded."""
     timeouts: int = 0
@@ -91,11 +93,11 @@ class InFlight:
 
     def record_success(self, start: Start, t: float, proven_limit: int) -> None:
         """Raise the limit if it is used, up to `proven_limit`."""
-        is_far = self.limit >= 2 * FIRST_LIMIT and self.limit > GROWTH_STEP * start.limit
+        is_far = self.limit >= UNPROVEN_LIMIT and self.limit > GROWTH_STEP * start.limit
         if is_far or start.in_flight < BUSY_SHARE * start.limit:
             return
         if self.phase == "climbing":
-            self._grow(min(max(proven_limit, 2 * FIRST_LIMIT), self.slots))
+            self._grow(min(max(proven_limit, UNPROVEN_LIMIT), self.slots))
         elif self.phase == "trying" and self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
             self._climb(self.limit)
         elif self.phase == "holding" and t - self.phase_start >= self.period:
@@ -105,10 +107,12 @@ class InFlight:
         if self.threshold is not None and self.limit >= self.threshold:
             self.growth += 1 / self.limit
         else:
-            self.growth += 1 if self.limit >= 2 * FIRST_LIMIT else 2
+            self.growth += 1 if self.limit >= UNPROVEN_LIMIT else 2
         if self.growth >= max(self.limit // MEASURED_CALLS, 1) or self.limit + self.growth >= highest:
             self.limit = max(self.limit, min(self.limit + int(self.growth), highest))
             self.growth -= int(self.growth)
+            if self.limit == self.slots:
+                self.threshold = None
 
     def _climb(self, limit: int) -> None:
         self.phase, self.known_limit, self.limit, self.by_latency, self.period = "climbing", 0, limit, False, SHORT_TIME
@@ -128,7 +132,7 @@ class InFlight:
         if self.timeouts < FEW or self.timeouts < _OVERLOAD_SHARE * starts:
             return None
         evidence = f"{self.timeouts} of {starts} calls timed out"
-        self._overload(start.in_flight // _TIMEOUT_CUT, t, last_start)
+        self._overload(start.in_flight // FEW, t, last_start)
         return evidence
 
     def record_no_response(self, load: int, t: float, last_start: int) -> None:

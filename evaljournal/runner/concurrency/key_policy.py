@@ -18,12 +18,11 @@ from evaljournal.journal.events import (
     PaceChanged,
 )
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.state.known_limits import KNOWN_LIMIT, CallRate
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.needed_slots import NeededSlots, limit_text
 from evaljournal.runner.concurrency.policy import CALL_OF, STARTS, CallEvent, Change, Policy, StartPermit, result_of
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.probes import Probes
@@ -41,7 +40,7 @@ _log = logging.getLogger("evaljournal")
 
 
 class KeyPolicy:
-    """A policy, and what a rate-limit key needs besides: probes, and slots for a known rate.
+    """A policy, and what a rate-limit key needs besides: which probes count against retries.
 
     After an exception, a fixed limit continues with the calls in flight and the pause of the policy.
     """
@@ -53,8 +52,6 @@ class KeyPolicy:
         self._probes = Probes(patience)
         self.free_probes = self._probes.free
         """Trials and calls whose last start was a probe that does not count against their retries."""
-        self._needed_slots: NeededSlots | None = None
-        """The slots of a known rate, once there is one."""
         self._in_flight: set[str] = set()
         self._pause: IntakePaused | None = None
         """The pause that is in force."""
@@ -87,11 +84,8 @@ class KeyPolicy:
             self._in_flight.discard(call)
             # An answer matters only if something has failed, or probes have started.
             is_plain = isinstance(event, AttemptSucceeded) and not self._probes.first_failures
-            if not is_plain or self._probes.outage_since is not None or self._needed_slots is not None:
-                result = result_of(event)
-                self._probes.record_end(call, result.outcome, t)
-                if self._needed_slots is not None:
-                    self._needed_slots.measure(result)
+            if not is_plain or self._probes.outage_since is not None:
+                self._probes.record_end(call, result_of(event).outcome, t)
         try:
             changes = self._policy.observe(event, t)
             if len(changes) or self._changes:
@@ -116,32 +110,18 @@ class KeyPolicy:
             permit = self._replace(exc).may_start(t)
         return StartPermit(open=False, check_at=t) if self._changes else permit
 
-    @property
-    def may_follow_rate(self) -> bool:
-        """Whether `follow_rate` may change something. The limit of any other policy is its own."""
-        needed_slots = self._needed_slots
-        return isinstance(self._policy, Adaptive) and (needed_slots is None or needed_slots.is_measured(self.limit))
+    def raise_slots(self, slots: int, evidence: str) -> list[Change]:
+        """Use all slots, or as many if that is more: a known limit decides when calls start; return the change to record.
 
-    def follow_rate(self, rate: CallRate, max_slots: int) -> list[Change]:
-        """Use as many slots as a known rate needs, at most `max_slots` or those of the settings; return the change to record.
-
-        The known limits decide when calls start, so the policy need not find out how many may be in flight: a limit that it
-        has not lowered becomes that of the slots. Call it when all slots that the limit allows are in use.
+        A limit that the policy has lowered stays, and so does that of any other policy.
         """
-        if self._needed_slots is None:
-            self._needed_slots = NeededSlots()
-            slots, evidence = self._slots, f"{limit_text(rate)}: the known limit decides when calls start"
-        elif not self.may_follow_rate:
-            return []
-        else:
-            slots, evidence = self._needed_slots.raised(rate, self.limit, max(max_slots, self._slots))
         policy, old_limit = self._policy, self.limit
-        if not isinstance(policy, Adaptive) or slots < self._slots:
+        if not isinstance(policy, Adaptive):
             return []
-        self.limit = policy.raise_slots(slots)
+        self.limit = policy.raise_slots(max(slots, self._slots))
         if self.limit == old_limit:
             return []
-        self._slots = max(self._slots, self.limit)
+        self._slots = max(slots, self._slots)
         return [LimitChanged(before=old_limit, after=self.limit, reason=KNOWN_LIMIT, evidence=evidence, key=self._key)]
 
     def _follow(self, new_changes: Sequence[Change]) -> list[Change]:

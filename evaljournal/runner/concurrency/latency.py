@@ -12,7 +12,7 @@ from typing import Final
 from attrs import define
 
 from evaljournal.runner.concurrency.constants import MANY, SMOOTHING, WINDOW
-from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, FIRST_LIMIT, OTHER_LOAD
+from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, OTHER_LOAD, UNPROVEN_LIMIT
 from evaljournal.runner.concurrency.start import Group, Start
 
 _SLOW_PART: Final = 8
@@ -68,7 +68,7 @@ class LatencyBaseline:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
         group = self.group
         if group is None or group.start_count == group.size or group.first_start <= last_lowered:
-            group = self.group = Group(first_start=order, size=min(max(limit, WINDOW), 2 * FIRST_LIMIT))
+            group = self.group = Group(first_start=order, size=min(max(limit, WINDOW), UNPROVEN_LIMIT))
         group.start_count += 1
         return group
 

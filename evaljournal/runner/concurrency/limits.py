@@ -92,7 +92,11 @@ class AdmittedCall(NamedTuple):
 
 
 class _Limit:
-    """A limit and its state. What was learned about it counts until its size changes."""
+    """A limit and its state.
+
+    Nothing that a reply sets stays for good: the level is that of the newest reply, a reply with room for a call restores a
+    limit that was refuted, and another size of it begins anew.
+    """
 
     def __init__(self, seen: RateLimitSeen, t: float, *, is_even: bool) -> None:
         self.t = t
@@ -201,7 +205,7 @@ class Limits:
         """Whether a reply has shown limits, or that there are none."""
         self._first_start, self._last_start, self._last_429 = _INFINITY, -_INFINITY, -_INFINITY
         self._capped_at = -_INFINITY
-        """When a call was last rate limited although every limit had room for it."""
+        """When a call was last rate limited although every limit had room for it; it counts for `_CAP` seconds."""
         self._day_starts: deque[float] = deque()
         """Starts of the last 24 hours, if a limit per day is declared."""
 

@@ -261,8 +261,7 @@ class Lane:
     @property
     def may_rise(self) -> bool:
         """Whether its limit may be raised: as many jobs are in flight, or were before the last one ended."""
-        is_full = self.counted_jobs + 1 >= self.policy.limit
-        return is_full and self.policy.may_follow_rate
+        return self.counted_jobs + 1 >= self.policy.limit
 
     def discount_in_flight(self) -> None:
         """Stop counting the jobs in flight: the endpoint does not respond."""

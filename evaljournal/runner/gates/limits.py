@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import LimitUnit
+from evaljournal.journal.events import AttemptSucceeded, LimitUnit, ScoringFailed, TrialScored
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import day_limit_text
@@ -25,6 +25,7 @@ from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.engine.jobs import Job, Lane, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.known_limits import KeyLimits, max_slots
+from evaljournal.runner.gates.needed_slots import NeededSlots
 
 
 @attrs.define(eq=False)
@@ -53,6 +54,7 @@ class LimitsGate(StartGate):
         self._size_of = size_of
         self._scheduler = scheduler
         self._is_elastic = is_elastic
+        self._needed_slots = NeededSlots()
 
     def admit(self, job: Job, now: float) -> float | None:
         """Take the need of a call from the limits, or return when to ask again."""
@@ -115,18 +117,21 @@ class LimitsGate(StartGate):
             self.limits.limits.end(call.admitted, call.usage)
         call.admitted = None
 
-    def observe(self, job: Job, record: Record) -> Iterable[Change]:  # noqa: ARG002
+    def observe(self, job: Job, record: Record) -> Iterable[Change]:
         """Let the slots of the lane follow from its limits."""
-        lane = job.lane
-        return () if self.limits.limits.is_silent or not lane.may_rise else self.raise_limit(lane)
+        if not self.limits.needs_sizes or self.limits.limits.is_silent:
+            return ()
+        if isinstance(record.event, AttemptSucceeded | TrialScored | ScoringFailed):
+            self._needed_slots.measure(max(record.event.elapsed - job.waited, 0.0))
+        return self.raise_limit(job.lane) if job.lane.may_rise else ()
 
     def raise_limit(self, lane: Lane) -> list[Change]:
         """Let the limit of a lane follow from the rate of its known limits, if there are any; return the change to record."""
-        rate = self.limits.limits.call_rate
-        if rate is None:
+        if not self._needed_slots.is_measured(lane.policy.limit) or (rate := self.limits.limits.call_rate) is None:
             return []
-        used_slots = sum(other.policy.limit for other in self._scheduler.queues.lanes.values() if other is not lane)
-        return lane.policy.follow_rate(rate, max_slots(used_slots) if self._is_elastic else 0)
+        other_slots = sum(other.policy.limit for other in self._scheduler.queues.lanes.values() if other is not lane)
+        raised = self._needed_slots.raised(rate, lane.policy.limit, max_slots(other_slots) if self._is_elastic else 0)
+        return [] if raised is None else lane.policy.raise_slots(*raised)
 
     def call_of(self, job: Job) -> LimitedJob | None:
         """Return the call of a job in flight."""

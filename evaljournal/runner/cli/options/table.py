@@ -490,8 +490,8 @@ _ADVANCED: Final = """
 nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
-budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests export head-file key-without
-delimiter verbose on-declined on-truncated itpm otpm rpd limit-headers batch-fallback batch-tokens batch-poll leave
+budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests export head-file
+key-without delimiter verbose on-declined on-truncated itpm otpm rpd limit-headers batch-fallback batch-tokens batch-poll leave
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
