@@ -29,7 +29,7 @@ from tests.runs import PATH, AnyEvaluation, define, run_killed, run_virtual, sig
 try:
     from evaljournal.runner.calls.notes import engine_note, note_reply
 except ImportError:  # A checkout from before the rooms of `runner` were joined.
-    from evaljournal.runner.calls.notes import engine_note, note_reply  # type: ignore[no-redef,import-not-found]
+    from evaljournal.runner.calls.notes import engine_note, note_reply
 
 _IGNORED: Final = {"head", "traceback", "location"}
 """Fields that depend on the files of a checkout."""

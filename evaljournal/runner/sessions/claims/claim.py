@@ -41,9 +41,9 @@ from evaljournal.replay.claims.statement import (
     envelope,
     parse_envelope,
 )
-from evaljournal.replay.definition import load_definition
 from evaljournal.replay.review.labels import Review, review_path
 from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.state.definition import load_definition
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.definition.settings import Settings
