@@ -56,12 +56,10 @@ from evaljournal.runner.suggest import command, suggest
 from evaljournal.runner.verification import verify_observed
 from evaljournal.runner.version import installed_version
 
-UNNAMED: Final = "urn:evaljournal:unnamed"
-"""The evaluator of a statement that names none."""
+UNNAMED: Final = "urn:evaljournal:unnamed"  # The evaluator of a statement that names none.
 _CASES: Final = "evaljournalCases"
 _MAX_CLAIMS: Final = 100
-_MAX_VALUE: Final = 16 << 20
-"""Maximum bytes of a value that is disclosed."""
+_MAX_VALUE: Final = 16 << 20  # A larger one is not disclosed.
 
 
 @attrs.frozen
@@ -304,9 +302,9 @@ def disclose(
 
     def lines() -> Iterator[bytes]:
         yield canonical(header) + b"\n"
-        order = [(index, leaf) for index, leaf in enumerate(snapshot.leaves()) if leaf["trial"] in chosen]
-        values = read_values(path, snapshot.state.trials, (leaf["trial"] for _, leaf in order))
-        for (index, leaf), own in zip(order, values, strict=True):
+        leaves = ((index, leaf) for index, leaf in enumerate(snapshot.leaves()) if leaf["trial"] in chosen)
+        values = read_values(path, snapshot.state.trials, (name for name in names if name in chosen))
+        for (index, leaf), own in zip(leaves, values, strict=True):
             proof = [] if len(chosen) == len(names) else merkle.path(tree, index)
             salt = salts.of("trial", leaf["trial"])
             fields = {

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from evaljournal.replay.claims.statement import InvalidClaim, Statement, key_id
+from evaljournal.replay.claims.statement import InvalidClaim, Statement
 from evaljournal.replay.text import printable
 from evaljournal.runner.claims.claim import UNNAMED, plan_statement
 from evaljournal.runner.claims.claim import attest as attest_run
@@ -72,7 +72,11 @@ def attest(
         file = keep_statement(run.path, statement)
     if target is not None:
         write_statement(statement, target)
-    _print(statement, target or file)
+    for text in (*statement.claim_texts, *statement.commitment_texts):
+        echo(printable(text, 200))
+    echo(f"statement {target or file}")
+    if not statement.signatures:
+        echo("anyone can have written an unsigned statement; sign it with --key ~/.ssh/id_ed25519", err=True)
     if not all(item.get("passed", True) for item in statement.predicate["claims"]):
         sys.exit(1)
 
@@ -89,17 +93,3 @@ def _read_plan(file: Path) -> Statement:
     if not (plan := read_statement(file)).is_plan:
         raise InvalidClaim(f"{file} is not a plan; make one with `evaljournal attest --plan`")
     return plan
-
-
-def _print(statement: Statement, file: Path | None) -> None:
-    for claim, item, figure in zip(statement.claims, statement.predicate["claims"], statement.own["figures"], strict=True):
-        verdict = {True: "holds", False: "does not hold", None: "planned"}[item.get("passed")]
-        counts = "" if statement.is_plan else f": {figure['values']:,} values, {figure['missing']:,} missing"
-        echo(f"{printable(str(claim))} {verdict}{counts}")
-    if not statement.is_plan:
-        echo(f"root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials")
-    echo(f"statement {file}")
-    for signature in statement.signatures:
-        echo(f"signed by {key_id(signature)}")
-    if not statement.signatures:
-        echo("unsigned: anyone can have written it; sign it with --key ~/.ssh/id_ed25519", err=True)

@@ -19,6 +19,7 @@ from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
+from evaljournal.runner.claims.files import claim_summaries
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.commands.history import entries_since, read_entries
@@ -88,7 +89,8 @@ def report(
         page_runs = list(runs.values())
         comparison = None
         if second is None:
-            page_runs = [attrs.evolve(page_run, since=_since(page_run.run)) for page_run in page_runs]
+            claims = claim_summaries(first.path)
+            page_runs = [attrs.evolve(page_run, since=_since(page_run.run), claims=claims) for page_run in page_runs]
         if second is not None:
             sides = [_side(runs[reference.path], reference.variant) for reference in references]
             comparison = comparison_data(compare(*sides), sides, [page_run.run.state for page_run in page_runs])
