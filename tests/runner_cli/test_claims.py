@@ -200,7 +200,7 @@ def test_the_report_shows_claims(run: Path) -> None:
     first, second = claim_summaries(run)
 
     assert first.startswith("exact >= 0.7 holds: 7 values, 0 missing; root ")
-    assert "; model " in first
+    assert "; commitment to model " in first
     assert second.startswith("x.json: not a statement")
     assert [first, second] == attrs.evolve(read_page_run(run), claims=[first, second]).data()["claims"]
     assert 0 == evaljournal("report", run).exit_code

@@ -141,7 +141,7 @@ class Statement:
         """What it commits to, and who signed it; the signatures are not verified here."""
         commitments = {} if self.is_plan else self.predicate["commitments"]
         texts = [] if self.is_plan else [f"root {self.own['tree']['root']} of {self.own['tree']['size']:,} trials"]
-        texts += [f"{name} {value['value']}" for name, value in commitments.items()]
+        texts += [f"commitment to {name} {value['value']}" for name, value in commitments.items()]
         return [*texts, *(f"signed by {key_id(signature)}" for signature in self.signatures)] or ["unsigned"]
 
     def digest(self, name: str, algorithm: str) -> str:

@@ -86,9 +86,15 @@ class Snapshot:
         heads = [subject["digest"][HEAD] for subject in self.subjects]
         return Salts(secret, heads[0], "".join(heads[1:]))
 
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What was evaluated, as far as it is recorded."""
+        definition = load_definition(self.started.definition)
+        return definition if isinstance(definition, dict) else {}
+
     def identities(self) -> dict[str, str]:
         """Return what the commitments to the model and the dataset are about."""
-        started, definition = self.started, load_definition(self.started.definition) or {}
+        started, definition = self.started, self.definition
         model = {
             "fingerprint": started.task_fingerprint,
             "task": definition.get("task"),
@@ -290,12 +296,12 @@ def disclose(
     chosen, tree = set(names if trials is None else trials), merkle.levels(bytes(hashes))
     for name in sorted(chosen.difference(names)):
         raise UsageError(f"the statement has no trial {name!r}{suggest(name, names)}")
-    definition = load_definition(snapshot.started.definition) or {}
+    scorers = snapshot.definition.get("scorers")
     header = {
         "bundle": VERSION,
         "statement": envelope(statement.payload, statement.signatures),
         "leaves": len(chosen),
-        "scorers": {name: item for name, item in definition.get("scorers", {}).items() if is_recomputable(item)},
+        "scorers": {name: item for name, item in dict(scorers or {}).items() if is_recomputable(item)},
         "commitments": {name: [salts.of("commitment", name).hex(), snapshot.identities()[name]] for name in reveal},
         **({} if sample is None else {"sample": sample}),
     }
