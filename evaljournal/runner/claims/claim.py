@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -49,12 +49,14 @@ from evaljournal.replay.text import plural
 from evaljournal.runner.claims.files import make_secret, read_secret
 from evaljournal.runner.claims.recompute import is_recomputable
 from evaljournal.runner.claims.signing import sign
-from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.sessions.plan import SelectedTrials
 from evaljournal.runner.suggest import command, suggest
 from evaljournal.runner.verification import verify_observed
 from evaljournal.runner.version import installed_version
+
+if TYPE_CHECKING:
+    from evaljournal.runner.definition.settings import Settings
+    from evaljournal.runner.sessions.plan import SelectedTrials
 
 UNNAMED: Final = "urn:evaljournal:unnamed"  # The evaluator of a statement that names none.
 _CASES: Final = "evaljournalCases"
@@ -234,7 +236,7 @@ def _package_digest() -> str:
 
 
 def plan_statement(
-    selection: SelectedTrials, settings: Settings, texts: Sequence[str], *, evaluator: str, key: Path | None
+    selection: "SelectedTrials", settings: "Settings", texts: Sequence[str], *, evaluator: str, key: Path | None
 ) -> Statement:
     """Return a statement of what will be claimed about the next run of an evaluation."""
     evaluation, claims = selection.evaluation, [Claim.parse(text) for text in texts]

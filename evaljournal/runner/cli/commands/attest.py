@@ -15,13 +15,8 @@ from evaljournal.runner.claims.claim import attest as attest_run
 from evaljournal.runner.claims.files import keep_statement, read_statement, write_statement
 from evaljournal.runner.cli.arguments import find_reference, output_option
 from evaljournal.runner.cli.commands.export import check_target
-from evaljournal.runner.cli.suites.discovery import load_toml
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.cli.terminal.user_code import user_code
-from evaljournal.runner.definition.loading import load_evaluation
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.sessions.changes import effective_settings
-from evaljournal.runner.sessions.plan import select_trials
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 
@@ -82,6 +77,12 @@ def attest(
 
 
 def _plan(reference: str, claims: Sequence[str], evaluator: str, key: Path | None) -> Statement:
+    from evaljournal.runner.cli.suites.discovery import load_toml  # noqa: PLC0415  # slow to import, and only a plan loads an evaluation
+    from evaljournal.runner.cli.terminal.user_code import user_code  # noqa: PLC0415
+    from evaljournal.runner.definition.loading import load_evaluation  # noqa: PLC0415
+    from evaljournal.runner.sessions.changes import effective_settings  # noqa: PLC0415
+    from evaljournal.runner.sessions.plan import select_trials  # noqa: PLC0415
+
     with user_code():
         evaluation, _ = load_toml(reference) if reference.endswith(".toml") else load_evaluation(reference)
         settings, _ = effective_settings(evaluation.settings, {}, {})
