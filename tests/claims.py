@@ -11,9 +11,9 @@ from evaljournal import Case
 from evaljournal.replay import load
 from evaljournal.replay.claims.checking import Line, check_bundle
 from evaljournal.replay.claims.statement import Statement
-from evaljournal.runner.claims.claim import UNNAMED, attest, disclose
-from evaljournal.runner.claims.recompute import recompute
 from evaljournal.runner.review.journal import Annotation, annotate
+from evaljournal.runner.sessions.claims.claim import UNNAMED, attest, disclose
+from evaljournal.runner.sessions.claims.recompute import recompute
 from evaljournal.scorers import close_to, contains, exact, f1, regex
 from tests.processes import TIMEOUT
 from tests.programs import find_program

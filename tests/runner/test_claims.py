@@ -25,11 +25,11 @@ from evaljournal.replay.claims.statement import (
     parse_envelope,
     pre_authentication_encoding,
 )
-from evaljournal.runner.claims.claim import check_journal
-from evaljournal.runner.claims.files import keep_statement, make_secret, newest_statement, read_secret
-from evaljournal.runner.claims.signing import check_signatures, read_public_keys, sign
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.fork import fork
+from evaljournal.runner.sessions.claims.claim import check_journal
+from evaljournal.runner.sessions.claims.files import keep_statement, make_secret, newest_statement, read_secret
+from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys, sign
 from evaljournal.scorers import exact, regex
 from tests.claims import bundle, checked, claim, claimed_run, failures, label, make_key
 from tests.journal.samples import complete_run, fake_clock, flip, segment, session, trial, write_sync
@@ -191,7 +191,7 @@ def test_a_signature_for_anything_else_is_none(
     key, other_key = make_key(tmp_path), make_key(tmp_path)
     keys = read_public_keys(other_key.with_suffix(".pub"))
     with monkeypatch.context() as patch:
-        patch.setattr("evaljournal.runner.claims.signing.NAMESPACE", "git")
+        patch.setattr("evaljournal.runner.sessions.claims.signing.NAMESPACE", "git")
         foreign = attrs.evolve(statement, signatures=[sign(statement.payload, key)])
 
     assert ["failed", "unchecked"] == [line.status for line in check_signatures(foreign, None)]

@@ -9,14 +9,14 @@ import click
 from evaljournal.replay.claims.checking import Line, check_bundle
 from evaljournal.replay.claims.statement import InvalidClaim, Statement
 from evaljournal.replay.text import printable
-from evaljournal.runner.claims.claim import check_journal, check_plan
-from evaljournal.runner.claims.files import read_statement
-from evaljournal.runner.claims.recompute import recompute
-from evaljournal.runner.claims.signing import check_signatures, read_public_keys
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunType
 from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.sessions.claims.claim import check_journal, check_plan
+from evaljournal.runner.sessions.claims.files import read_statement
+from evaljournal.runner.sessions.claims.recompute import recompute
+from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys
 
 
 @click.command()

@@ -10,14 +10,14 @@ from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay.claims.checking import MAX_SAMPLE
 from evaljournal.replay.state.trial import failing_trials
 from evaljournal.replay.text import quote
-from evaljournal.runner.claims.claim import disclose as disclose_trials
-from evaljournal.runner.claims.files import newest_statement, read_statement
 from evaljournal.runner.cli.arguments import output_option, run_argument
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.terminal.display import open_run
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
+from evaljournal.runner.sessions.claims.claim import disclose as disclose_trials
+from evaljournal.runner.sessions.claims.files import newest_statement, read_statement
 
 _TARGET: Final = Path("bundle.jsonl")
 
