@@ -61,6 +61,10 @@ case $1 in
     mkdir -p "$last"; echo new > "$last/journal-000001.jsonl"; exit "$RUN_CODE" ;;
   export) exit "$EXPORT_CODE" ;;
   report) echo report > "$4" ;;
+  attest)
+    for last; do :; done
+    if [ -n "$CLAIM_KEY" ]; then cat "$RUNNER_TEMP/evaljournal-claim-key" >> "$CALLS.key"; fi
+    echo '{}' > "$last"; exit "$ATTEST_CODE" ;;
   gate) exit "$GATE_CODE" ;;
 esac
 """
@@ -133,7 +137,7 @@ class Job:
     def _execute(self, step: dict[str, Any]) -> None:
         file = self.root / "temp" / "output"
         file.write_text("")
-        codes = {f"{name.upper()}_CODE": str(self.codes.get(name, 0)) for name in ("run", "resume", "export", "gate")}
+        codes = {f"{name.upper()}_CODE": str(self.codes.get(name, 0)) for name in ("run", "resume", "export", "gate", "attest")}
         environment = {
             "PATH": os.pathsep.join([str(self.root / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
             "CALLS": str(self.root / "calls"),
@@ -224,7 +228,7 @@ def test_scripts_contain_no_expression() -> None:
     """Inputs, branches and outputs reach a script through its environment; an expression in it would be executed."""
     scripts = [step["run"] for step in STEPS if "run" in step]
 
-    assert 5 == len(scripts)
+    assert 6 == len(scripts)
     assert [] == [script for script in scripts if "${{" in script]
     assert {"bash"} == {step["shell"] for step in STEPS if "run" in step}
 
@@ -322,6 +326,33 @@ def test_exit_codes(
     assert ({uploaded, "evaljournal-run-report"} if uploaded else set()) == set(job.uploaded)
     assert ("gate" in names) == (codes.get("run", 0) in {0, 1} and inputs.get("gate") != "false")
     assert "no baseline" not in job.output
+
+
+@pytest.mark.parametrize(
+    ("event", "branch", "codes", "expected"),
+    [
+        ("push", "main", {}, 0),
+        ("push", "main", {"attest": 1}, 1),
+        ("push", "feature", {}, None),
+        ("pull_request", "main", {}, None),
+        ("pull_request_target", "main", {}, None),
+        ("push", "main", {"run": 3}, None),
+    ],
+)
+def test_claims_are_attested_on_main(
+    tmp_path: Path, event: str, branch: str, codes: dict[str, int], expected: int | None
+) -> None:
+    """Claims of a finished run are attested on the main branch only; the key is passed in a file that is removed."""
+    inputs = {"run": "evals.py", "claims": "exact>=0.9\n\n$(touch pwned)>=1\n", "claim-key": "a key"}
+    job = Job(tmp_path, inputs, event=event, branch=branch, codes=codes).run()
+    calls = [call for call in job.calls if call[0] == "attest"]
+    key, statement = tmp_path / "temp" / "evaljournal-claim-key", tmp_path / "temp" / "evaljournal-statement.json"
+
+    claims = ["--claim", "exact>=0.9", "--claim", "$(touch pwned)>=1", "--key", str(key)]
+    attest = ["attest", "evaljournal-run", *claims, "--evaluator", "https://github.com/me/mine", "-o", str(statement)]
+    assert [attest] * (expected is not None) == calls
+    assert expected is None or (expected, "a key\n") == (job.exit_code, (tmp_path / "calls.key").read_text())
+    assert (False, expected is not None) == (key.exists(), statement.exists())
 
 
 def test_the_first_run_has_no_baseline(tmp_path: Path) -> None:

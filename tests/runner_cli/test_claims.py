@@ -4,9 +4,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 
+from evaljournal.runner.runs.page import read_page_run
+from evaljournal.runner.sessions.claims.files import claim_summaries
 from tests.claims import claimed_run, make_key
 from tests.journal.samples import flip, segment
 from tests.processes import ROOT, run_command
@@ -188,3 +191,16 @@ def test_variants_have_a_claim_each(tmp_path: Path) -> None:
     evaljournal("disclose", "run", "--all")
     assert 0 == evaljournal("check", "bundle.jsonl").exit_code
     assert 0 == check_alone("bundle.jsonl")[0]
+
+
+def test_the_report_shows_claims(run: Path) -> None:
+    """The report has what each statement claims and commits to; a file that is no statement is named with the reason."""
+    evaljournal("attest", run, "--claim", "exact>=0.7")
+    (run / "claims" / "x.json").write_text("{}")
+    first, second = claim_summaries(run)
+
+    assert first.startswith("exact >= 0.7 holds: 7 values, 0 missing; root ")
+    assert "; commitment to model " in first
+    assert second.startswith("x.json: not a statement")
+    assert [first, second] == attrs.evolve(read_page_run(run), claims=[first, second]).data()["claims"]
+    assert 0 == evaljournal("report", run).exit_code

@@ -24,13 +24,10 @@ from evaljournal.replay.claims.statement import MEMBER, VERSION, InvalidClaim, M
 from evaljournal.replay.text import plural
 
 MAX_SAMPLE: Final = 100_000
-"""Maximum size of a random sample."""
 MAX_LINE: Final = 256 << 20
-"""Maximum bytes of a line."""
 _HEADER: Final = {"bundle", "statement", "leaves", "scorers", "sample", "commitments"}
 _LEAF: Final = {"index", "salt", "leaf", "proof", *VALUES}
 _MAX_MISMATCHES: Final = 10
-"""Maximum number of recomputed scores that are listed because they differ."""
 
 Recompute = Callable[[Mapping[str, Any], str, str, str], Any]
 """Takes the recorded definition of a scorer, its version, and the JSON of output and expected output; returns the score."""
@@ -89,8 +86,7 @@ class _Check:
         self._is_complete = self._count == self._size
         self._last, self._seen, self._tree, self._means = (-1, ""), 0, Root(), Means(statement.claims)
         self._undisclosed, self._recomputed, self._mismatches = Counter[str](), Counter[str](), list[str]()
-        self._not_recomputed: Counter[tuple[str, str]] = Counter()
-        """Scorer and reason → scores."""
+        self._not_recomputed: Counter[tuple[str, str]] = Counter()  # By scorer and reason.
         self._drawn: list[int] | None = None
         if self._sample is not None:
             if not 0 < self._sample["size"] <= MAX_SAMPLE:
@@ -181,9 +177,7 @@ def claim_lines(statement: Statement, members: Mapping[str, Any] | None, source:
     if members is not None and (wrong := [name for name in members if members[name] != stated[name]]):
         yield Line("claim", "failed", f"{', '.join(wrong)}: not what follows from {source}")
         return
-    for claim, item, figure in zip(statement.claims, stated["claims"], statement.own["figures"], strict=True):
-        verdict = "holds" if item["passed"] else "does not hold"
-        text = f"{claim} {verdict}: {figure['values']:,} values, {figure['missing']:,} missing"
+    for text in statement.claim_texts:
         checked = "stated, not recomputed: that needs all leaves" if members is None else f"recomputed from {source}"
         yield Line("claim", "unchecked" if members is None else "ok", f"{text}; {checked}")
 

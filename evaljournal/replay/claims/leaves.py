@@ -23,8 +23,7 @@ from evaljournal.replay.review.labels import Label, OutputKey
 from evaljournal.replay.state.trial import DONE_STAGES, Location, TrialState
 
 SALT_BYTES: Final = 16
-VALUES: Final = ("input", "expected", "output")
-"""The values of a trial whose digests are in its leaf."""
+VALUES: Final = ("input", "expected", "output")  # Their digests are in the leaf.
 _DIGEST: Final = 32
 
 

@@ -10,7 +10,6 @@ from hashlib import sha256
 from typing import Final
 
 SIZE: Final = 32
-"""Bytes of a hash."""
 
 
 def leaf_hash(data: bytes) -> bytes:

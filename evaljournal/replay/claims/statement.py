@@ -26,10 +26,8 @@ STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 RESULT_TYPE: Final = "https://in-toto.io/attestation/eval-result/v0.1"
 PLAN_TYPE: Final = "urn:evaljournal:eval-plan:1"
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
-HEAD: Final = "evaljournalHead"
-"""Name of the digest of a journal that is the hash of its last record."""
-MEMBER: Final = "evaljournal"
-"""Our member of the predicate."""
+HEAD: Final = "evaljournalHead"  # The digest of a journal that is the hash of its last record.
+MEMBER: Final = "evaljournal"  # Our member of the predicate.
 VERSION: Final = 1
 
 _CLAIM: Final = re.compile(
@@ -39,7 +37,7 @@ _CLAIM: Final = re.compile(
 _MAX_TRIALS: Final = 100_000_000
 _COMPARATORS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _EXACT: Final = decimal.Context(prec=1_000, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[decimal.Inexact])
-"""Sums of a million decimals between 1e-324 and 1e100 need fewer than 450 digits."""
+# Sums of a million decimals between 1e-324 and 1e100 need fewer than 450 digits.
 
 
 class InvalidClaim(JournalError):
@@ -48,17 +46,13 @@ class InvalidClaim(JournalError):
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """A comparison of the mean of a score, or of the labels of reviewers, with a threshold."""
+    """A comparison of the mean of a score with a decimal number; of kind `label`, of the mean of the labels of this name."""
 
     name: str
-    """Name of the score, or of the labels."""
     kind: str = ""
-    """`label`: the mean of the labels of this name; empty: that of the scores."""
-    variant: str = ""
-    """The only variant that counts; empty: all trials."""
+    variant: str = ""  # Empty: all trials count.
     comparator: str
     threshold: str
-    """A decimal number."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -88,10 +82,9 @@ class Means:
     """The means of several claims over the leaves of a tree, which are added one after the other."""
 
     def __init__(self, claims: Iterable[Claim]) -> None:
+        # Of each claim: the number of its values, of trials without one, and the sum of the values.
         self._sums: list[tuple[Claim, list[Any]]] = [(claim, [0, 0, Decimal()]) for claim in claims]
-        """Claim → number of its values, of trials without one, and the sum of the values."""
-        self._ends = [0, 0]
-        """Errors and outputs."""
+        self._ends = [0, 0]  # Errors and outputs.
 
     def add(self, leaf: Mapping[str, Any]) -> None:
         """Add what a trial contributes; raise `InvalidClaim` if a value is no number."""
@@ -124,15 +117,32 @@ class Statement:
     """A statement with the members that a check needs."""
 
     payload: bytes
-    """The signed bytes."""
     signatures: Sequence[bytes]
     content: Mapping[str, Any]
     predicate: Mapping[str, Any]
-    own: Mapping[str, Any]
-    """Our member of the predicate."""
+    own: Mapping[str, Any]  # Our member of the predicate.
     claims: Sequence[Claim]
-    is_plan: bool
-    """Whether it says what will be claimed."""
+    is_plan: bool  # Whether it says what will be claimed.
+
+    @property
+    def claim_texts(self) -> list[str]:
+        """What is claimed, a line for each claim."""
+        if self.is_plan:
+            return [f"{claim} planned" for claim in self.claims]
+        results = zip(self.claims, self.predicate["claims"], self.own["figures"], strict=True)
+        verdicts = {True: "holds", False: "does not hold"}
+        return [
+            f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing"
+            for claim, item, figure in results
+        ]
+
+    @property
+    def commitment_texts(self) -> list[str]:
+        """What it commits to, and who signed it; the signatures are not verified here."""
+        commitments = {} if self.is_plan else self.predicate["commitments"]
+        texts = [] if self.is_plan else [f"root {self.own['tree']['root']} of {self.own['tree']['size']:,} trials"]
+        texts += [f"commitment to {name} {value['value']}" for name, value in commitments.items()]
+        return [*texts, *(f"signed by {key_id(signature)}" for signature in self.signatures)] or ["unsigned"]
 
     def digest(self, name: str, algorithm: str) -> str:
         """Return a digest of a subject: the journal of the `run` or of its `review`, or the planned `cases`; empty without."""

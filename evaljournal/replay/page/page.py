@@ -119,6 +119,8 @@ class PageRun:
     """The comparison of its variants, from `variants_data`."""
     since: Mapping[str, Any] | None = None
     """What changed since the previous run, from `since_data`."""
+    claims: Sequence[str] = ()
+    """What is claimed about the run, and what the statements commit to."""
 
     def _labels(self) -> dict[str, Any]:
         """Return the labels of outputs by trial; nothing without labels, or if the review is damaged."""
@@ -171,6 +173,7 @@ class PageRun:
             "sessions": [view_json(session) for session in state.sessions],
             "variants": self.variants,
             "since": self.since,
+            "claims": list(self.claims),
             **({} if cursor.seq else self._labels()),
             "columns": columns(self.content, state, cursor),
         }

@@ -115,6 +115,7 @@ function auditSection({ info, seq }) {
     el("h2", { text: "Audit" }),
     el("p", { class: audit.ok ? "audit ok" : "audit failed", text: result }),
     audit.findings.length ? el("ul", {}, audit.findings.slice(0, 20).map((finding) => el("li", { text: `record ${groupDigits(finding.seq)} (${finding.check}): ${escapeInvisible(finding.message)}` }))) : "",
+    info.claims.length ? el("ul", { class: "claims" }, info.claims.map((text) => el("li", { text: `Claim: ${escapeInvisible(text)}` }))) : "",
     el("p", { class: "faint", text: audit.notes.map((note) => escapeInvisible(note)).join(" · ") }),
     el("p", { class: "faint" }, "The hash of every record was checked when this page was written, up to ", el("code", { text: `seq ${groupDigits(seq)}` }), ", head ", el("code", { id: "head", text: info.head }), ". To check files and blobs as well: ", el("code", { text: verify_command }), ".", next_command === verify_command ? "" : [" Next: ", el("code", { text: next_command })]),
     el("div", { class: "more" },

@@ -8,20 +8,15 @@ from typing import Final
 
 import click
 
-from evaljournal.replay.claims.statement import InvalidClaim, Statement, key_id
+from evaljournal.replay.claims.statement import InvalidClaim, Statement
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.arguments import find_reference, output_option
 from evaljournal.runner.cli.commands.export import check_target
-from evaljournal.runner.cli.suites.discovery import load_toml
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.cli.terminal.user_code import user_code
-from evaljournal.runner.definition.loading import load_evaluation
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.sessions.claims.claim import UNNAMED, plan_statement
 from evaljournal.runner.sessions.claims.claim import attest as attest_run
 from evaljournal.runner.sessions.claims.files import keep_statement, read_statement, write_statement
-from evaljournal.runner.sessions.plan import select_trials
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 
@@ -72,12 +67,22 @@ def attest(
         file = keep_statement(run.path, statement)
     if target is not None:
         write_statement(statement, target)
-    _print(statement, target or file)
+    for text in (*statement.claim_texts, *statement.commitment_texts):
+        echo(printable(text, 200))
+    echo(f"statement {target or file}")
+    if not statement.signatures:
+        echo("anyone can have written an unsigned statement; sign it with --key ~/.ssh/id_ed25519", err=True)
     if not all(item.get("passed", True) for item in statement.predicate["claims"]):
         sys.exit(1)
 
 
 def _plan(reference: str, claims: Sequence[str], evaluator: str, key: Path | None) -> Statement:
+    from evaljournal.runner.cli.suites.discovery import load_toml  # noqa: PLC0415  # slow to import, and only a plan loads an evaluation
+    from evaljournal.runner.cli.terminal.user_code import user_code  # noqa: PLC0415
+    from evaljournal.runner.definition.loading import load_evaluation  # noqa: PLC0415
+    from evaljournal.runner.runs.changes import effective_settings  # noqa: PLC0415
+    from evaljournal.runner.sessions.plan import select_trials  # noqa: PLC0415
+
     with user_code():
         evaluation, _ = load_toml(reference) if reference.endswith(".toml") else load_evaluation(reference)
         settings, _ = effective_settings(evaluation.settings, {}, {})
@@ -89,17 +94,3 @@ def _read_plan(file: Path) -> Statement:
     if not (plan := read_statement(file)).is_plan:
         raise InvalidClaim(f"{file} is not a plan; make one with `evaljournal attest --plan`")
     return plan
-
-
-def _print(statement: Statement, file: Path | None) -> None:
-    for claim, item, figure in zip(statement.claims, statement.predicate["claims"], statement.own["figures"], strict=True):
-        verdict = {True: "holds", False: "does not hold", None: "planned"}[item.get("passed")]
-        counts = "" if statement.is_plan else f": {figure['values']:,} values, {figure['missing']:,} missing"
-        echo(f"{printable(str(claim))} {verdict}{counts}")
-    if not statement.is_plan:
-        echo(f"root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials")
-    echo(f"statement {file}")
-    for signature in statement.signatures:
-        echo(f"signed by {key_id(signature)}")
-    if not statement.signatures:
-        echo("unsigned: anyone can have written it; sign it with --key ~/.ssh/id_ed25519", err=True)

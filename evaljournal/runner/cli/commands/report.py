@@ -27,6 +27,7 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
 from evaljournal.runner.runs.page import read_page_run
 from evaljournal.runner.runs.paths import RUNS
+from evaljournal.runner.sessions.claims.files import claim_summaries
 from evaljournal.runner.sessions.suite_file import find_suite, read_suite
 
 _TARGET: Final = "report.html"
@@ -88,7 +89,8 @@ def report(
         page_runs = list(runs.values())
         comparison = None
         if second is None:
-            page_runs = [attrs.evolve(page_run, since=_since(page_run.run)) for page_run in page_runs]
+            claims = claim_summaries(first.path)
+            page_runs = [attrs.evolve(page_run, since=_since(page_run.run), claims=claims) for page_run in page_runs]
         if second is not None:
             sides = [_side(runs[reference.path], reference.variant) for reference in references]
             comparison = comparison_data(compare(*sides), sides, [page_run.run.state for page_run in page_runs])

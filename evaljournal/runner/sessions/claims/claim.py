@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -46,21 +46,21 @@ from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.definition import load_definition
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural
-from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.errors import UsageError, command, suggest
 from evaljournal.runner.runs.verification import verify_observed
 from evaljournal.runner.sessions.claims.files import make_secret, read_secret
 from evaljournal.runner.sessions.claims.recompute import is_recomputable
 from evaljournal.runner.sessions.claims.signing import sign
-from evaljournal.runner.sessions.plan import SelectedTrials
 from evaljournal.version import installed_version
 
-UNNAMED: Final = "urn:evaljournal:unnamed"
-"""The evaluator of a statement that names none."""
+if TYPE_CHECKING:
+    from evaljournal.runner.definition.settings import Settings
+    from evaljournal.runner.sessions.plan import SelectedTrials
+
+UNNAMED: Final = "urn:evaljournal:unnamed"  # The evaluator of a statement that names none.
 _CASES: Final = "evaljournalCases"
 _MAX_CLAIMS: Final = 100
-_MAX_VALUE: Final = 16 << 20
-"""Maximum bytes of a value that is disclosed."""
+_MAX_VALUE: Final = 16 << 20  # A larger one is not disclosed.
 
 
 @attrs.frozen
@@ -87,9 +87,15 @@ class Snapshot:
         heads = [subject["digest"][HEAD] for subject in self.subjects]
         return Salts(secret, heads[0], "".join(heads[1:]))
 
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What was evaluated, as far as it is recorded."""
+        definition = load_definition(self.started.definition)
+        return definition if isinstance(definition, dict) else {}
+
     def identities(self) -> dict[str, str]:
         """Return what the commitments to the model and the dataset are about."""
-        started, definition = self.started, load_definition(self.started.definition) or {}
+        started, definition = self.started, self.definition
         model = {
             "fingerprint": started.task_fingerprint,
             "task": definition.get("task"),
@@ -229,7 +235,7 @@ def _package_digest() -> str:
 
 
 def plan_statement(
-    selection: SelectedTrials, settings: Settings, texts: Sequence[str], *, evaluator: str, key: Path | None
+    selection: "SelectedTrials", settings: "Settings", texts: Sequence[str], *, evaluator: str, key: Path | None
 ) -> Statement:
     """Return a statement of what will be claimed about the next run of an evaluation."""
     evaluation, claims = selection.evaluation, [Claim.parse(text) for text in texts]
@@ -291,21 +297,21 @@ def disclose(
     chosen, tree = set(names if trials is None else trials), merkle.levels(bytes(hashes))
     for name in sorted(chosen.difference(names)):
         raise UsageError(f"the statement has no trial {name!r}{suggest(name, names)}")
-    definition = load_definition(snapshot.started.definition) or {}
+    scorers = snapshot.definition.get("scorers")
     header = {
         "bundle": VERSION,
         "statement": envelope(statement.payload, statement.signatures),
         "leaves": len(chosen),
-        "scorers": {name: item for name, item in definition.get("scorers", {}).items() if is_recomputable(item)},
+        "scorers": {name: item for name, item in dict(scorers or {}).items() if is_recomputable(item)},
         "commitments": {name: [salts.of("commitment", name).hex(), snapshot.identities()[name]] for name in reveal},
         **({} if sample is None else {"sample": sample}),
     }
 
     def lines() -> Iterator[bytes]:
         yield canonical(header) + b"\n"
-        order = [(index, leaf) for index, leaf in enumerate(snapshot.leaves()) if leaf["trial"] in chosen]
-        values = read_values(path, snapshot.state.trials, (leaf["trial"] for _, leaf in order))
-        for (index, leaf), own in zip(order, values, strict=True):
+        leaves = ((index, leaf) for index, leaf in enumerate(snapshot.leaves()) if leaf["trial"] in chosen)
+        values = read_values(path, snapshot.state.trials, (name for name in names if name in chosen))
+        for (index, leaf), own in zip(leaves, values, strict=True):
             proof = [] if len(chosen) == len(names) else merkle.path(tree, index)
             salt = salts.of("trial", leaf["trial"])
             fields = {

@@ -23,7 +23,6 @@ from evaljournal.runner.runs.atomic_write import write_atomically
 _SECRET: Final = "secret"  # noqa: S105  # the name of a file
 _SECRET_BYTES: Final = 32
 _MAX_STATEMENT: Final = 16 << 20
-"""Maximum bytes of a statement."""
 
 
 def _directory(run: Path) -> Path:
@@ -90,6 +89,18 @@ def read_statement(file: Path) -> Statement:
 def kept_statements(run: Path) -> list[Path]:
     """Return the files of the statements about a run, the newest last."""
     return sorted(_directory(run).glob("*.json"), key=lambda file: (file.lstat().st_mtime_ns, file.name))
+
+
+def claim_summaries(run: Path) -> list[str]:
+    """Return what each statement about a run claims and commits to; of one that cannot be read, why."""
+    summaries: list[str] = []
+    for file in kept_statements(run):
+        try:
+            statement = read_statement(file)
+            summaries.append("; ".join([*statement.claim_texts, *statement.commitment_texts]))
+        except JournalError as exc:
+            summaries.append(f"{file.name}: {exc}")
+    return summaries
 
 
 def newest_statement(run: Path) -> Path:

@@ -24,9 +24,7 @@ _BEGIN: Final = "-----BEGIN SSH SIGNATURE-----\n"
 _END: Final = "\n-----END SSH SIGNATURE-----\n"
 _PUBLIC_KEY: Final = re.compile(r"\s*(?:ssh|ecdsa|sk-ssh|sk-ecdsa)-[\w@.-]+[ \t]+[A-Za-z0-9+/]+={0,2}(?=\s|$)")
 _TIMEOUT: Final = 60
-"""Seconds for the verification of a signature."""
 _MAX_KEYS: Final = 1 << 20
-"""Maximum bytes of a file with public keys."""
 
 
 def _ssh_keygen(*arguments: object, data: bytes, timeout: float | None = None) -> "subprocess.CompletedProcess[bytes]":
