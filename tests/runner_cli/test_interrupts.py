@@ -121,7 +121,7 @@ def test_plain_lines(tmp_path: Path) -> None:
         running.terminate()
         err += running.communicate()[1]
 
-    assert re.search(r"^6 of 40 \(15 %\) · 6 outputs · 0 errors · .*seq \d+, synced up to \d+$", err, re.MULTILINE)
+    assert re.search(r"^6 of 40 \(15 %\) · 6 outputs · 0 errors", err, re.MULTILINE)
     assert all(char == "\n" or char.isprintable() for char in err)
     assert 3 == running.returncode
 

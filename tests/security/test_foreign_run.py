@@ -180,7 +180,7 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
             ["resume", f"fork-of-{name}"],
             f"{IMPORTS}SyncExecutor(len, journal='second-fork-of-{name}', options={{'adopt': True}}).run(['a'])",
             ["export", name, "-f", "csv"],
-            ["diff", name, name],
+            ["compare", name, name],
             ["gate", name, "--baseline", name],
             f"{IMPORTS}evaljournal.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
             f"{IMPORTS}evaljournal.rescore(own.own, '{name}', all_outputs=True)",

@@ -25,25 +25,25 @@ with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  #
     from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, writing_output
 
 _GROUPS: Final = {
-    "Evaluate": {
+    "First day": {
+        "init": "Write a configuration file for an evaluation without code.",
         "run": "Run an evaluation, or a suite of several.",
         "resume": "Resume an interrupted run or suite.",
-        "cancel": "Cancel the batches of a run.",
-        "rescore": "Re-score recorded outputs; the task is not called.",
-        "init": "Write a configuration file for an evaluation without code.",
-        "import": "Import a promptfoo configuration.",
-    },
-    "Look": {
         "status": "Show the status of a run.",
-        "watch": "Watch a run live.",
-        "log": "Print the records of a run.",
         "show": "Show one trial in full, or list the trials.",
-        "replay": "Show a run as of any record, or play it back.",
+        "compare": "Compare two runs trial by trial, or several in one table.",
+        "report": "Write an HTML report of a run, two runs, a suite or all runs.",
+    },
+    "Live": {
+        "watch": "Watch a run live.",
+        "view": "Show a run live in a browser.",
+        "cancel": "Cancel the batches of a run.",
+    },
+    "Results": {
         "ls": "List the runs.",
         "history": "Show the results of an evaluation run by run.",
-        "report": "Write an HTML report of a run, two runs, a suite or all runs.",
-        "view": "Show a run live in a browser.",
-        "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+        "gate": "Check whether a run is worse than a baseline.",
+        "rescore": "Re-score recorded outputs; the task is not called.",
         "prices": "Show the prices of models.",
     },
     "Review": {
@@ -51,22 +51,22 @@ _GROUPS: Final = {
         "annotate": "Give an output a label, or import labels.",
         "agreement": "Show how well scorers agree with human labels.",
     },
-    "Compare": {
-        "compare": "Compare two runs trial by trial, or several in one table.",
-        "gate": "Check whether a run is worse than a baseline.",
-        "diff": "Compare two runs: another name of `compare`.",
-    },
     "Journal": {
+        "log": "Print the records of a run.",
+        "replay": "Show a run as of any record.",
         "verify": "Check that a journal is intact and its run followed the rules.",
         "salvage": "Copy the intact records of a damaged journal.",
         "fork": "Start a new run from any record of another.",
         "merge": "Merge the runs of all shards into one.",
     },
+    "Formats": {
+        "import": "Import a promptfoo configuration.",
+        "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+    },
 }
+"""Heading of the help → its commands; those of the first are enough for a first day."""
 COMMANDS: Final = {name: text for commands in _GROUPS.values() for name, text in commands.items()}
 """Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
-ALIASES: Final = {"diff": "compare"}
-"""Another name of a command → the command."""
 
 USAGE: Final = 2
 UNFINISHED: Final = 3
@@ -96,8 +96,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with _exit_on_signal():
-            name = ALIASES.get(cmd_name, cmd_name)
-            name = f"{name}_" if iskeyword(name) else name
+            name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
             command = getattr(import_module(f"evaljournal.runner.cli.commands.{name}"), name)
         if not gc.isenabled():  # As `evaljournal.__main__` has set it.
             gc.freeze()  # What was imported stays until the process ends: no collection looks at it, not even the last.

@@ -261,8 +261,7 @@ class CommandSuite:
                     prefix = f"{printable(name, 40)}: "
                     printers[name] = ProgressPrinter(progress_tenths(state, live_run.total), now, err=True, prefix=prefix)
                 if name not in session.outcomes:
-                    durable_seq = live_run.journal.durable_seq
-                    printers[name].update(state, now=now, durable_seq=durable_seq, total=live_run.total)
+                    printers[name].update(state, now=now, total=live_run.total)
             await trio.sleep(FRAME_INTERVAL)
 
     def _exit_immediately(self, _: SuiteSession) -> None:
