@@ -19,7 +19,7 @@ from evaljournal.runner.cli.options.decorators import (
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.model_urls import check_shared_options, options_from_environment
 from evaljournal.runner.cli.options.no_code import scorers_from_options
-from evaljournal.runner.cli.options.table import OPTIONS
+from evaljournal.runner.cli.options.table import OPTIONS, overrides
 from evaljournal.runner.cli.options.values import command_values
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
@@ -107,6 +107,8 @@ def rescore(
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
     values = command_values({**options, "only_variant": ()})
     has_scorers = any(options[option.name] for option in OPTIONS if option.flag and option.name in options)
+    if other_settings := overrides(values).keys() - {"batch_poll"}:
+        raise UsageError(f"-s {min(other_settings)} is a setting of `run` and `resume`; `rescore` has batch-poll only")
     if has_scorers and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     if against is not None and ("judge" not in values or "score" in values):
