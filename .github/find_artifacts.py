@@ -87,7 +87,7 @@ def _artifacts(repository: str, name: str) -> list[Any]:
 
 
 def _get(path: str, *fields: str) -> dict[str, Any]:
-    command = ["gh", "api", "--method", "GET", path, *fields]
+    command = ["gh", "api", "-s", "method=GET", path, *fields]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  # no shell
     if result.returncode:
         sys.stderr.write("::warning::artifacts cannot be listed; the job needs `permissions: actions: read`\n")

@@ -514,7 +514,7 @@ def test_a_pull_request_from_run_to_verdict(tmp_path: Path) -> None:
         (root / "work").mkdir(parents=True)
         (root / "work" / "addition.py").write_text(EVALUATION)
         own = {"XDG_STATE_HOME": str(root / "state"), "HOME": str(root)}  # Another machine has another key.
-        inputs = {"run": "addition.py\n--policy\nfixed", "resume": "true"}
+        inputs = {"run": "addition.py\n-s\npolicy=fixed", "resume": "true"}
         return Job(root, inputs, branch=branch, event=event, artifacts=artifacts, variables={**own, **variables}).run()
 
     main = job("main", "main", "push", [])

@@ -74,7 +74,7 @@ def few_files(figures: Figures, directory: Path) -> None:
     """With 30 file descriptors for 200 trials that open a file each: failures are recorded, and `resume` completes the run."""
     opens = "file = open(__file__)"
     path, task = directory / "run", _write_task(directory, body=opens, length=1)
-    code = _run("run", str(task), "-o", str(path), "--slots", "100", "--policy", "fixed", limit=(resource.RLIMIT_NOFILE, 30))
+    code = _run("run", str(task), "-o", str(path), "--slots", "100", "-s", "policy=fixed", limit=(resource.RLIMIT_NOFILE, 30))
     figures.show("exit code with too few file descriptors (0, 1 or 3)", code, minimum=0, maximum=3)
     _show_resumed(figures, path)
 
@@ -83,7 +83,7 @@ def little_memory(figures: Figures, directory: Path) -> None:
     """A task that needs more memory than the process may have: its trials fail, the others complete, exit code 1."""
     body = "data = bytearray(2_000_000_000 if number % 10 == 0 else 1)"
     path, task = directory / "run", _write_task(directory, body=body)
-    code = _run("run", str(task), "-o", str(path), "--retry-errors", "0", limit=(resource.RLIMIT_AS, 1_500_000_000))
+    code = _run("run", str(task), "-o", str(path), "-s", "retry.errors=0", limit=(resource.RLIMIT_AS, 1_500_000_000))
     figures.show("exit code with too little memory (1)", code, minimum=1, maximum=1)
     completed = sum(isinstance(event, TrialCompleted) for event in events_of(path))
     figures.show("trials completed of those that need little memory", completed, minimum=TRIALS * 0.9, maximum=TRIALS * 0.9)

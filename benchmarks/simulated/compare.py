@@ -44,7 +44,7 @@ class Comparison:
         return min(self.results[name].goodput or 0.0, 100.0)
 
     def slowdown(self) -> float:
-        """Return how many times as long ours takes as `--policy fixed` with the same slots."""
+        """Return how many times as long ours takes as `-s policy=fixed` with the same slots."""
         ours, fixed = self.results[OURS], self.results[FIXED]
         if self.row.trials is not None:
             return ours.seconds / fixed.seconds

@@ -1,4 +1,4 @@
-"""Finite runs, each measured by its time divided by that of `--policy fixed` with the same slots.
+"""Finite runs, each measured by its time divided by that of `-s policy=fixed` with the same slots.
 
 Where the fixed limit loses trials, its time says nothing: such rows are shown, but not in the figures.
 """

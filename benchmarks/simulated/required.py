@@ -103,7 +103,7 @@ def _fixed(checks: Checks, comparisons: Sequence[Comparison]) -> None:
     if not compared:
         return
     figure = f"highest {max(c.slowdown() for c in compared):.2f} x, {len(slow)} of {len(compared)} above"
-    checks.check("no row slower than 1.5 x --policy fixed where that loses no trial", figure, passed=not slow)
+    checks.check("no row slower than 1.5 x -s policy=fixed where that loses no trial", figure, passed=not slow)
     for c in slow[:10]:
         print(f"      {c.slowdown():5.2f} x  {c.row.name} (seed {c.seed})")
 
@@ -114,7 +114,7 @@ def _times(checks: Checks, rows: str, comparisons: Sequence[Comparison], maximum
     if not compared:
         return
     slow = sorted((c for c in compared if c.ratio(OURS) > maximum), key=lambda c: -c.ratio(OURS))
-    limit = "--policy fixed" if compared[0].row.baseline == FIXED else "the best fixed limit"
+    limit = "-s policy=fixed" if compared[0].row.baseline == FIXED else "the best fixed limit"
     figure = f"highest {max(c.ratio(OURS) for c in compared):.2f} x, {len(slow)} of {len(compared)} above"
     checks.check(f"{rows}: <= {maximum} x the time of {limit}", figure, passed=not slow)
     for c in slow[:5]:
@@ -128,7 +128,7 @@ def _small_runs(checks: Checks, comparisons: Sequence[Comparison]) -> None:
         return
     slower = sum(c.ratio(OURS) > MUCH_SLOWER for c in compared)
     checks.check(
-        f"small runs: <= {MAX_MUCH_SLOWER:.0%} of {len(compared)} more than {MUCH_SLOWER - 1:.0%} slower than --policy fixed",
+        f"small runs: <= {MAX_MUCH_SLOWER:.0%} of {len(compared)} more than {MUCH_SLOWER - 1:.0%} slower than -s policy=fixed",
         f"{slower} slower; fixed loses trials in {len(comparisons) - len(compared)} others",
         passed=slower <= MAX_MUCH_SLOWER * len(compared),
     )

@@ -108,7 +108,8 @@ class RunStarted:
 
     evaluation: str
     task: str
-    """Location of the task, such as `evals/capitals.py:capitals`."""
+    """Location of the task, such as `evals/capitals.py:capitals`. Of an evaluation without code its definition, as JSON: the
+    keys of a configuration file in `options` (of the command line), `file` and `variants`, and the `path` of the file."""
     task_fingerprint: str
     scorers: Mapping[str, str]
     """Name → version of each scorer."""

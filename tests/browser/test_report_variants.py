@@ -311,14 +311,14 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_two_runs_with_variants(tmp_path: Path, open_report: OpenTab) -> None:
-    """Two runs are compared by equal variants, as in `diff`, whatever the ids; a switch selects whose variants are shown."""
+    """Two runs are compared by equal variants, as in `compare`, whatever the ids; a switch selects whose variants are shown."""
     runs = [tmp_path / "a", tmp_path / "b"]
     for run, passed in zip(runs, (True, False), strict=True):
         events = [*cell("peru", "mini", passed=passed), *cell("peru", "large", passed=True)]
         # The same id in both, but not the same case and variant.
         events += cell("oslo", "x", passed=True) if passed else answered("oslo@x", {"exact": True}, fingerprint="f-oslo")
         write_sync(run, [attrs.evolve(started(), evaluation=run.name), session(), *events])  # type: ignore[misc]  # an event is an attrs class
-    comparison = command_json("diff", *map(str, runs))
+    comparison = command_json("compare", *map(str, runs))
     tab = open_report(*runs)
 
     changes = {name: tab.cells(name)["change"] for name in tab.rows()}

@@ -74,7 +74,7 @@ def start_process(tmp_path: Path) -> Iterator[Any]:
 def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: Any, open_tab: OpenTab) -> None:
     """The page shows a run while it runs, when it is stopped, and when another process resumes it to its end."""
     (tmp_path / "evals.py").write_text(EVALUATION)
-    running = start_process("run", "evals.py", "-o", "run", "--grace", "0")
+    running = start_process("run", "evals.py", "-o", "run", "-s", "grace=0")
     while not (tmp_path / "run" / "journal-000001.jsonl").exists():
         assert running.poll() is None, running.communicate()
     address = start_process("view", "run").stdout.readline().strip()

@@ -79,7 +79,7 @@ def run_arguments(url: str, *options: object) -> list[object]:
     """Return the arguments of a run with batches."""
     model = "m" if url.endswith("/v1") else "anthropic:m"
     chat = ["--chat", model, "--base-url", url]
-    return ["run", "--data", "qa.jsonl", *chat, "--score", "exact", "-o", RUN, "--batch", "--batch-poll", "0.02", *options]
+    return ["run", "--data", "qa.jsonl", *chat, "--score", "exact", "-o", RUN, "--batch", "-s", "batch-poll=0.02", *options]
 
 
 def base_url(server: BatchServerProcess, name: str, plan: str, dialect: str) -> str:
@@ -140,7 +140,7 @@ def test_killed_again_and_again(forks: Forks, server: BatchServerProcess, seed: 
     fates = rng.choice(["ok", "ok", "ok+429+missing+500+ok"])
     faults = rng.choice(["ok", "hang", "lost+hang", "ok+hang", "unsent+ok+lost"])
     plan = f"polls:{rng.randint(1, 3)},create:{faults},lines:{fates},others:{rng.choice([0, 2])}"
-    arguments = run_arguments(base_url(server, name, plan, dialect), "--batch-tokens", rng.choice([30, 10_000]))
+    arguments = run_arguments(base_url(server, name, plan, dialect), "-s", f"batch-tokens={rng.choice([30, 10_000])}")
     for _ in range(KILLS):
         process = start(forks, *(["resume", RUN, "--wait"] if prepared_batches() else arguments))
         if not killed_at(rng, process, server, name):

@@ -134,7 +134,7 @@ def test_what_is_shown() -> None:
     state = fold(run)
 
     assert "cost $0.600 of $0.750 · about 1 more trial" == spent_text(state)
-    assert "budget: cost $0.600 of $0.750 · about 1 more trial" in line(state, now=3.0, durable=9, total=12)
+    assert "budget: cost $0.600 of $0.750 · about 1 more trial" in line(state, now=3.0, total=12)
     assert {
         "run": {"cost": {"limit": 0.75, "spent": 0.6, "reserved": 0.0, "other_runs": 0.0, "overshoot": 0.0}},
         "more_trials": 1,

@@ -409,16 +409,16 @@ NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
 @pytest.mark.parametrize(
     ("task", "completed", "error", "step"),
     [
-        ("--data qa.jsonl --chat m", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run --data qa.jsonl --chat m"),
-        ("--data x; rm y", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run --data 'x;' rm y"),
-        ("--data 'x", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run …"),
-        ("--data a\x1b[31m", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run …"),
+        ('{"options":{"chat":["m"]}}', 0, {"message": NOT_FOUND}, "{edit}, then {resume} --adopt --retry-failed -s chat=m"),
         (
-            "--data qa.jsonl --chat m",
+            '{"options":{"chat":["m;y"]}}',
             1,
             {"message": NOT_FOUND},
-            "{edit}, then {resume} --adopt --retry-failed --task '--data qa.jsonl --chat m'",
+            "{edit}, then {resume} --adopt --retry-failed -s 'chat=m;y'",
         ),
+        ('{"file":{"chat":"m\\u001b"}}', 1, {"message": NOT_FOUND}, "{edit}, then {resume} --adopt --retry-failed -s chat=…"),
+        ('{"options":{"chat":["a","b"]}}', 0, {"message": NOT_FOUND}, "{edit}, then {resume} --adopt --retry-failed -s chat=…"),
+        ('{"options":{"command":"x"}}', 0, {"message": NOT_FOUND}, "{edit}, then {resume} --adopt --retry-failed"),
         ("chat.py", 0, {"message": NOT_FOUND}, "{edit} in chat.py, then {resume} --adopt --retry-failed"),
         (
             "sdk.py",
@@ -426,7 +426,12 @@ NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
             {"message": NOT_FOUND, "location": "sdk.py:9"},
             "{edit} in sdk.py:9, then {resume} --adopt --retry-failed",
         ),
-        ("--chat m", 0, TRUNCATED, "raise --max-tokens, then evaljournal run --chat m"),
+        (
+            '{"options":{"chat":["m"]}}',
+            0,
+            TRUNCATED,
+            "raise --max-tokens, then {resume} --adopt --retry-failed -s max-tokens=…",
+        ),
         ("task.py", 0, {"location": "task.py:3"}, "fix task.py:3, then {resume} --adopt --retry-failed"),
         ("task.py", 1, {"message": "the command is missing"}, "{resume} --retry-failed"),
     ],

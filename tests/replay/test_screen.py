@@ -146,9 +146,9 @@ def test_an_unreachable_scorer() -> None:
 
     expected = f"scorer judge: 2 in a row, the last 2 s ago: NoResponse: {message}"
     assert expected.replace(" ", "") == shown_error.replace(" ", "")
-    assert f" · {expected} · " in line(state, now=state.t + 2, durable=0, total=1)
+    assert f" · {expected}" in line(state, now=state.t + 2, total=1)
     assert f"\n  scorer judge: 2 in a row: NoResponse: {message}\n" in final_report(state, path="r")
-    assert "no trial done for 30 s" in line(state, now=30, durable=0, total=1)
+    assert "no trial done for 30 s" in line(state, now=30, total=1)
     assert ({}, {}) == (recovered.sessions.errors.scorer_errors, run_state([*events, SESSION]).sessions.errors.scorer_errors)
 
 
@@ -201,7 +201,7 @@ def test_no_remaining_time_while_stalled(events: list[Event], now: float, text: 
     state = run_state([*queued("x"), attempt_started("x"), *DONE, *events])
 
     assert screen_lines(state, now=now, total=10)[1].endswith(text)
-    assert ("about" in text) == ("about" in line(state, now=now, durable=9, total=10))
+    assert ("about" in text) == ("about" in line(state, now=now, total=10))
 
 
 def test_open_breaker() -> None:
@@ -213,7 +213,7 @@ def test_open_breaker() -> None:
     assert "endpoint unavailable; probing, next probe in 2 s" == row(screen_lines(state, now=23.0, total=10), "waiting")
     assert "endpoint unavailable; probing" == row(screen_lines(state, now=99.0, total=10), "waiting")
     expected = "waiting: endpoint unavailable; probing · no trial done for 1 min 22 s · 1 min 20 s ago: RateLimited: slow down"
-    assert expected in line(state, now=99.0, durable=1, total=10)
+    assert expected in line(state, now=99.0, total=10)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_attempts_without_a_step() -> None:
 
     lines = screen_lines(state, now=18.0)
     assert row(lines, "steps").startswith('2 attempts without a step: durable="http" records only calls')
-    assert " · 2 attempts without a step · " in line(state, now=18.0, durable=1, total=2)
+    assert " · 2 attempts without a step" in line(state, now=18.0, total=2)
 
 
 def test_longest_attempts() -> None:
@@ -303,7 +303,7 @@ def test_control_characters() -> None:
         ]
     )
     screen = "\n".join(screen_lines(state, now=1.0, width=300, title=CONTROL))
-    texts = [screen, line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
+    texts = [screen, line(state, now=1.0, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
 
     assert "[bold]red" in texts[0]
     assert all(char == "\n" or char.isprintable() for text in texts for char in text)
@@ -324,9 +324,8 @@ def test_progress_line() -> None:
     assert (
         "3 of 6 (50 %) · 2 outputs · 1 error · exact 50.0 % · closeness 0.75"
         " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · dataset: 2 trials to come"
-        f" · seq {state.seq}, synced up to 9"
-    ) == line(state, now=20.0, durable=9, total=6)
-    assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 outputs · 1 error")
+    ) == line(state, now=20.0, total=6)
+    assert line(state, now=30.0, total=None).startswith("3 done · 2 outputs · 1 error")
 
 
 @pytest.mark.parametrize(

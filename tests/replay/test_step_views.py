@@ -85,7 +85,7 @@ def test_screen(state: RunState) -> None:
 
     assert any("10 steps (1 error), 0.5/s · 3 steps reused, $0.500 not paid again" in text for text in shown)
     assert any("attempt 2  2 s · 2 steps, the last 2 s ago: walk" in text for text in shown)
-    assert "10 steps, 0.5/s" in line(state, now=2.007, durable=0, total=3)
+    assert "10 steps, 0.5/s" in line(state, now=2.007, total=3)
 
 
 def test_untrusted_names_are_escaped(state: RunState) -> None:

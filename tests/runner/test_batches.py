@@ -263,7 +263,7 @@ async def test_a_line_beyond_the_declared_tokens_is_not_sent(disk: SimulatedDisk
     outcome = await run_virtual(define_batches(numbered_cases(2), batch_tokens=1), disk)
 
     assert ("quota", 0) == (outcome.stop_reason, provider.submissions)
-    assert "more than --batch-tokens" in outcome.detail
+    assert "more than batch-tokens" in outcome.detail
 
 
 async def test_batches_are_halved_at_the_token_limit(disk: SimulatedDisk, provider: MemoryBatches) -> None:

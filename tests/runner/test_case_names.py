@@ -137,7 +137,7 @@ def test_nan(tmp_path: Path) -> None:
     nan = float("nan")
     path = tmp_path / "qa.jsonl"
     path.write_text('{"id": "a", "input": NaN, "score": [1.5, NaN]}\n')
-    with pytest.raises(UsageError, match=r"line 1: input is nan, .*--nan null, or Dataset\(…, nan='null'\)"):
+    with pytest.raises(UsageError, match=r"line 1: input is nan, .*-s nan=null, or Dataset\(…, nan='null'\)"):
         Dataset(path).select()
     with pytest.raises(UsageError, match="nan='zero'"):
         Dataset(path, nan="zero")  # type: ignore[arg-type]
@@ -154,4 +154,4 @@ def test_nan(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="case 1: input is inf") as raised:
         Dataset([float("inf")], nan="null").select()
 
-    assert "--nan" not in str(raised.value)
+    assert "nan=null" not in str(raised.value)

@@ -96,7 +96,7 @@ def test_large_input_and_output_do_not_deadlock(path: Path) -> None:
     assert ["yes"] == outputs(path.with_name("2"))
 
 
-FIX = "print one JSON value, and logs to stderr, or omit --output-format json to use the text"
+FIX = "print one JSON value, and logs to stderr, or omit -s output-format=json to use the text"
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_an_invalid_line_is_rejected(tmp_path: Path, line: str | bytes, message:
         ("qa.txt", "", "qa.txt: unknown suffix '.txt', expected one of .jsonl,"),
         ("-", "", ".xlsx; save piped data to a file"),
         ("qa.csv", "sep=;\nid;question\na;b\nc\n", "qa.csv, line 4: 1 columns, expected 2"),
-        ("qa.csv", "id;a|question\na;b|c\n", "qa.csv, line 1: fields may be separated by ';' or '|'; pass --delimiter"),
+        ("qa.csv", "id;a|question\na;b|c\n", "qa.csv, line 1: fields may be separated by ';' or '|'; add -s delimiter=…"),
         ("qa.csv", "my question; or task\nWhy?\n", "qa.csv, line 2: 1 columns, expected 2; the columns are separated by ';'"),
         ("qa.csv", "id,questoin\na,b\n", "got 'id', 'questoin'; is it 'questoin'?; choose the column with --input-key"),
     ],

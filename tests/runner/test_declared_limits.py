@@ -159,7 +159,7 @@ def check(task: Any, limits: Any, *, judge: str = "", shard: str | None = None, 
 @pytest.mark.parametrize(
     ("task", "limits", "message"),
     [
-        (answer, {"tpm": "200k"}, "limits.tpm='200000': the tokens of a function are unknown; add --durable http"),
+        (answer, {"tpm": "200k"}, "limits.tpm='200000': the tokens of a function are unknown; add -s durable=http"),
         (Command("true"), {"itpm": 5}, "limits.itpm='5': the tokens of a command are unknown; add --gateway"),
         (Endpoint("http://localhost:9/"), {"otpm": 5}, "limits.otpm='5': an endpoint reports no tokens"),
         (answer, {"m": {"rpm": 5}}, "limits.rpm='m=5': no task or judge calls the model 'm'; models: none"),
@@ -168,7 +168,11 @@ def check(task: Any, limits: Any, *, judge: str = "", shard: str | None = None, 
             {"gpt-5.6-lunar": {"tpm": 5}},
             "limits.tpm='gpt-5.6-lunar=5': no task or judge calls the model 'gpt-5.6-lunar'; did you mean 'gpt-5.6-luna'?",
         ),
-        (Chat("{input}", base_url=URL), {"any": {"tpm": 5}}, "limits='MODEL=…': cases name the models; add --limit-key"),
+        (
+            Chat("{input}", base_url=URL),
+            {"any": {"tpm": 5}},
+            "limits='MODEL=…': cases name the models; add -s limit-key=…",
+        ),
     ],
 )
 def test_limits_that_cannot_apply(task: Any, limits: Any, message: str) -> None:
@@ -229,7 +233,7 @@ def dry_run(directory: Path, *options: str, config: str = "") -> Result:
 def test_dry_run(tmp_path: Path) -> None:
     """`--dry-run` shows declared limits: those of a file, and of options, which take precedence."""
     config = '[limits]\nrpd = 500\ntpm = "200k"\nrpm = 9\n[limits.m]\nrpm = 50\nitpm = 7'
-    result = dry_run(tmp_path, "--rpm", "m=60", "--otpm", "1k", "--policy", "fixed", "--shard", "1/2", config=config)
+    result = dry_run(tmp_path, "--rpm", "m=60", "-s", "limits.otpm=1k", "-s", "policy=fixed", "--shard", "1/2", config=config)
 
     assert 0 == result.exit_code
     assert (
@@ -238,7 +242,7 @@ def test_dry_run(tmp_path: Path) -> None:
     ) in result.stdout
 
 
-@pytest.mark.parametrize(("options", "config"), [([], '[limits]\nheaders = "ignore"'), (["--limit-headers", "ignore"], "")])
+@pytest.mark.parametrize(("options", "config"), [([], '[limits]\nheaders = "ignore"'), (["-s", "limits.headers=ignore"], "")])
 def test_headers_can_be_ignored(tmp_path: Path, options: list[str], config: str) -> None:
     """A file or an option can say that a proxy sends wrong headers."""
     result = dry_run(tmp_path, *options, config=config)
@@ -253,7 +257,7 @@ def test_headers_can_be_ignored(tmp_path: Path, options: list[str], config: str)
     [
         (["--rpm", "60"], "at most 100 slots, 1,000 if a known limit can use them (adaptive)"),
         (["--slots", "60"], "at most 60 slots (adaptive)"),
-        (["--policy", "fixed"], "at most 100 slots (fixed)"),
+        (["-s", "policy=fixed"], "at most 100 slots (fixed)"),
     ],
 )
 def test_dry_run_with_slots_of_a_known_limit(tmp_path: Path, options: list[str], text: str) -> None:

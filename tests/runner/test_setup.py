@@ -510,7 +510,7 @@ def test_a_killed_run_sets_up_again(
     monkeypatch.setenv("LEDGER", server.url(name, "target"))
     Path("agent.py").write_text(LEDGER)
     options = ("--workers", workers) if workers else ()
-    with process("run", "agent.py", "--policy", "fixed", *options, hold=True) as killed:
+    with process("run", "agent.py", "-s", "policy=fixed", *options, hold=True) as killed:
         wait_for(tmp_path / "runs/agent/0001", '"attempt_started"', 4)
         assert wait_until(lambda: sum("task-" in request["body"] for request in server.requests(name)) == 4)
         killed.send_signal(signal.SIGKILL)

@@ -263,7 +263,7 @@ def test_workers_end_with_a_killed_session(workers: str) -> None:
 @pytest.mark.exhaustive
 def test_ctrl_c_stops_the_run_and_its_workers(workers: str) -> None:
     """The session records the end, and no worker outlives it."""
-    with start("mark a", *RUN, "--workers", workers, "--timeout", "60", "--grace", "0.2") as process:
+    with start("mark a", *RUN, "--workers", workers, "--timeout", "60", "-s", "grace=0.2") as process:
         wait_for_effects(3)
         os.kill(process.pid, signal.SIGINT)
         assert 3 == process.wait()

@@ -60,14 +60,14 @@ async def slow(number: int) -> int:
     return number
 """
 
-ONE_BY_ONE = ("--slots", "1", "--policy", "fixed")
+ONE_BY_ONE = ("--slots", "1", "-s", "policy=fixed")
 
 ROWS = [
     {"id": "peru", "question": "lima", "answer": "LIMA", "topic": "west"},
     {"id": "cuba", "question": "havana", "answer": "HAVANA", "topic": "island"},
     {"id": "chile", "question": "santiago", "answer": "Santiago!", "topic": "south"},
 ]
-COMMANDED = ("run", "--data", "qa.jsonl", "--command", "./answer.sh", "--score", "exact", "--policy", "fixed")
+COMMANDED = ("run", "--data", "qa.jsonl", "--command", "./answer.sh", "--score", "exact", "-s", "policy=fixed")
 """A run of these cases."""
 
 

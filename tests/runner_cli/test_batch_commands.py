@@ -34,7 +34,7 @@ def lines(server: BatchServer, name: str = "t") -> int:
 @pytest.mark.usefixtures("dataset")
 def test_a_run_waits_and_finishes(server: BatchServer) -> None:
     """`run --batch` polls until the results are there, and scores them."""
-    result = evaljournal("run", *chat("polls:2"), "--score", "exact", "--batch", "--batch-poll", "0.05")
+    result = evaljournal("run", *chat("polls:2"), "--score", "exact", "--batch", "-s", "batch-poll=0.05")
 
     assert 0 == result.exit_code, result.output
     assert (3, 1) == (lines(server), len(server.ledger("t", "create")))
@@ -55,7 +55,7 @@ def test_a_left_run_is_collected_without_a_flag(server: BatchServer) -> None:
 @pytest.mark.usefixtures("dataset")
 def test_resume_waits(server: BatchServer) -> None:
     """`resume --wait` polls, in a directory that was moved."""
-    evaljournal("run", *chat("polls:3"), "--batch", "--leave", "--batch-poll", "0.05")
+    evaljournal("run", *chat("polls:3"), "--batch", "--leave", "-s", "batch-poll=0.05")
     Path("elsewhere").mkdir()
     moved = RUN.rename("elsewhere/run")
     result = evaljournal("resume", moved, "--wait")
@@ -67,11 +67,11 @@ def test_resume_waits(server: BatchServer) -> None:
 @pytest.mark.usefixtures("dataset")
 def test_a_judge_of_a_finished_run_is_sent_in_a_batch(server: BatchServer) -> None:
     """`rescore --batch` sends the calls of a judge; with --leave, the same command collects them."""
-    evaljournal("run", *chat(), "--batch", "--batch-poll", "0.05")
-    judge = ("--judge", "large", "--judge-url", "http://127.0.0.1:1/j/polls:2,reply:correct/v1", "--judge-key-env", "KEY")
+    evaljournal("run", *chat(), "--batch", "-s", "batch-poll=0.05")
+    judge = ("--judge", "large", "--judge-url", "http://127.0.0.1:1/j/polls:2,reply:correct/v1", "-s", "judge-key-env=KEY")
     codes = [evaljournal("rescore", RUN, *judge, "--batch", "--leave").exit_code]
     resumed = evaljournal("resume", RUN)
-    codes += [evaljournal("rescore", RUN, *judge, "--batch", "--batch-poll", "0.05").exit_code]
+    codes += [evaljournal("rescore", RUN, *judge, "--batch", "-s", "batch-poll=0.05").exit_code]
 
     assert ([3, 0], 3) == (codes, lines(server, "j"))
     assert 2 == resumed.exit_code
@@ -83,11 +83,11 @@ def test_a_judge_of_a_finished_run_is_sent_in_a_batch(server: BatchServer) -> No
 def test_a_pairwise_judge_is_sent_in_batches(server: BatchServer) -> None:
     """`rescore --against --batch` sends both orders once each; with --leave, the same command collects and combines them."""
     for _ in range(2):
-        evaljournal("run", *chat(), "--batch", "--batch-poll", "0.05")
+        evaljournal("run", *chat(), "--batch", "-s", "batch-poll=0.05")
     url = "http://127.0.0.1:1/j/polls:2,reply:tie/v1"
-    options = ("--against", RUN, "--judge", "large", "--judge-url", url, "--judge-key-env", "KEY", "--batch")
+    options = ("--against", RUN, "--judge", "large", "--judge-url", url, "-s", "judge-key-env=KEY", "--batch")
     other = RUN.with_name("0002")
-    codes = [evaljournal("rescore", other, *options, *flags).exit_code for flags in (("--leave",), ("--batch-poll", "0.05"))]
+    codes = [evaljournal("rescore", other, *options, *flags).exit_code for flags in (("--leave",), ("-s", "batch-poll=0.05"))]
     result = orjson.loads(evaljournal("status", other, "--json").stdout)["pairwise"]["judge-vs-0001"]
 
     assert ([3, 0], 6) == (codes, lines(server, "j"))
@@ -121,10 +121,10 @@ def test_a_dry_run_counts_lines_and_batches(server: BatchServer) -> None:
         ([*chat()[:-2], "--turns", "turns", "--batch"], "turns"),
         ([*chat(), "--batch", "--workers", "processes:2"], "worker"),
         ([*chat(), "--leave"], "--batch"),
-        ([*chat(), "--batch-fallback"], "--batch"),
-        ([*chat(), "--batch-tokens", "5"], "--batch"),
-        ([*chat(), "--batch", "--batch-poll", "0"], "seconds"),
-        ([*chat(), "--batch", "--batch-tokens", "0"], "whole number"),
+        ([*chat(), "-s", "batch-fallback=true"], "--batch"),
+        ([*chat(), "-s", "batch-tokens=5"], "--batch"),
+        ([*chat(), "--batch", "-s", "batch-poll=0"], "seconds"),
+        ([*chat(), "--batch", "-s", "batch-tokens=0"], "whole number"),
         ([*chat(), "--batch", "--budget", "output_tokens=100"], "--max-tokens"),
         (["--data", "qa.jsonl", "--chat", "gemini:m", "--key-env", "KEY", "--batch"], "batches"),
     ],
@@ -143,7 +143,7 @@ def test_a_usage_error(server: BatchServer, options: list[str], word: str) -> No
 @pytest.mark.usefixtures("dataset")
 def test_waiting_without_batches_is_a_usage_error() -> None:
     """`resume --wait` of a run that sends no batches is a usage error."""
-    evaljournal("run", "--data", "qa.jsonl", "--command", "sleep 60", "--deadline", 0.1, "--grace", 0, "-o", "stopped")
+    evaljournal("run", "--data", "qa.jsonl", "--command", "sleep 60", "--deadline", 0.1, "-s", "grace=0", "-o", "stopped")
     result = evaljournal("resume", "stopped", "--wait")
 
     assert 2 == result.exit_code
@@ -247,7 +247,7 @@ def test_a_fork_does_not_send_what_its_source_prepared(server: BatchServer) -> N
     evaljournal("run", *chat(), "--batch", "--leave")
     seq = next(record.seq for record in load(RUN).records() if isinstance(record.event, BatchPrepared))
     evaljournal("fork", RUN, "-o", "forked", "--at", seq)
-    result = evaljournal("resume", "forked", "--wait", "--batch-poll", "0.05")
+    result = evaljournal("resume", "forked", "--wait", "-s", "batch-poll=0.05")
 
     assert 0 == result.exit_code, result.output
     states: list[Any] = [event.state for event in events_of("forked") if isinstance(event, BatchCollected)]

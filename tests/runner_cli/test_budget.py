@@ -55,12 +55,12 @@ def test_a_run_is_stopped_and_resumed() -> None:
 
 def test_a_budget_for_each_trial() -> None:
     """Trials over the budget per trial fail, are counted separately, and pass when they are retried with a larger one."""
-    failed = invoke("run priced.py --budget-per-trial output_tokens=9 --stop-on-same-error none")
+    failed = invoke("run priced.py -s budget-per-trial=output_tokens=9 -s stop-on-same-error=none")
 
     assert 1 == failed.exit_code
     assert "budget per trial: output_tokens 9; exceeded by 8 trials" in failed.stdout
     assert {"budget": 8} == orjson.loads(invoke("status --json").stdout)["failed_by_reason"]
-    assert 0 == invoke("resume --retry-failed --budget-per-trial output_tokens=1k").exit_code
+    assert 0 == invoke("resume --retry-failed -s budget-per-trial=output_tokens=1k").exit_code
     assert 0 == invoke("verify").exit_code
 
 

@@ -33,7 +33,7 @@ def leave(plan: str, *options: str, dialect: str = "openai") -> None:
     """Start a run whose batches are left open."""
     url = f"http://127.0.0.1:1/t/{plan}{'/v1' if dialect == 'openai' else ''}"
     chat = ["--chat", "m" if dialect == "openai" else "anthropic:m", "--base-url", url, "--key-env", "KEY"]
-    arguments = ["--score", "exact", "--batch", "--leave", "--batch-poll", "0.001", *options]
+    arguments = ["--score", "exact", "--batch", "--leave", "-s", "batch-poll=0.001", *options]
     result = evaljournal("run", "--data", "qa.jsonl", *chat, *arguments)
 
     assert 3 == result.exit_code, result.output
@@ -71,7 +71,7 @@ def test_finished_lines_are_used(server: BatchServer, dialect: str, state: str) 
 
 def test_nothing_is_called(server: BatchServer) -> None:
     """Neither lines without a result nor the judge of finished ones are called, although failed lines would be."""
-    leave("polls:never,lines:429", "--batch-fallback", "--judge", "m=Is it right?")
+    leave("polls:never,lines:429", "-s", "batch-fallback=true", "--judge", "m=Is it right?")
     evaljournal("cancel", RUN)
 
     assert ([], 1) == (server.ledger("t", "live"), len(server.ledger("t", "create")))
@@ -136,7 +136,7 @@ def test_a_batch_of_a_rescoring(server: BatchServer) -> None:
     leave("-")
     resume()
     url = "http://127.0.0.1:1/j/polls:never,reply:correct/v1"
-    rescore = ["rescore", RUN, "--judge", "large", "--judge-url", url, "--judge-key-env", "KEY", "--batch"]
+    rescore = ["rescore", RUN, "--judge", "large", "--judge-url", url, "-s", "judge-key-env=KEY", "--batch"]
     left = evaljournal(*rescore, "--leave")
     others = [evaljournal("cancel", RUN), evaljournal("resume", RUN, "--wait")]
 

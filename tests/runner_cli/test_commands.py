@@ -196,7 +196,7 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
     assert "" == done.stderr
-    assert "Evaluate:" in done.stdout
+    assert "First day:" in done.stdout
 
 
 def test_a_run_imports_what_it_uses(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_damage_before_the_first_trial(tmp_path: Path) -> None:
     path, damaged = run(tmp_path / "run", none=50), run(tmp_path / "damaged", none=50)
     flip(segment(damaged), 1_500)
     results = [
-        evaljournal("diff", damaged, path),
+        evaljournal("compare", damaged, path),
         evaljournal("export", path, "--format", "markdown", "--baseline", damaged, "-o", tmp_path / "summary.md"),
     ]
 
@@ -141,14 +141,13 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_diff_of_variants(tmp_path: Path) -> None:
     """Two variants of a run are compared trial by trial."""
     path = run(tmp_path / "run", mini=50, large=58)
-    comparison = printed("diff", f"{path}@mini", f"{path}@large")
+    comparison = printed("compare", f"{path}@mini", f"{path}@large")
 
     assert ("mini", "large", str(path)) == (comparison["variant_a"], comparison["variant_b"], comparison["b"])
     assert [f"c{number}@large" for number in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]
-    assert (
-        f"B  {path}@large: capitals, finished, 60 outputs of 60" in evaljournal("diff", f"{path}@mini", f"{path}@large").stdout
-    )
-    assert 2 == evaljournal("diff", path, f"{path}@lage").exit_code
+    text = evaljournal("compare", f"{path}@mini", f"{path}@large").stdout
+    assert f"B  {path}@large: capitals, finished, 60 outputs of 60" in text
+    assert 2 == evaljournal("compare", path, f"{path}@lage").exit_code
 
 
 @pytest.mark.parametrize(("variant", "baseline", "code"), [("large", "mini", 0), ("mini", "large", 1)])

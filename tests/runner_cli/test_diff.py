@@ -1,4 +1,4 @@
-"""`diff`, which is `compare` with two runs, and `status --by`."""
+"""`compare` with two runs, and `status --by`."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def b(tmp_path: Path) -> Path:
 def test_diff_as_text(a: Path, b: Path) -> None:
     """The comparison is on standard output, with exit code 0; neither run is changed."""
     before = content(a), content(b)
-    result = evaljournal("diff", a, b)
+    result = evaljournal("compare", a, b)
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
@@ -59,15 +59,9 @@ def test_diff_as_text(a: Path, b: Path) -> None:
     assert before == (content(a), content(b))
 
 
-def test_diff_is_compare(a: Path, b: Path) -> None:
-    """`compare` with two runs prints the same as `diff`."""
-    for options in ([], ["--json"], ["--by", "difficulty"]):
-        assert evaljournal("diff", a, b, *options).stdout == evaljournal("compare", a, b, *options).stdout
-
-
 def test_a_worse_run_is_not_an_error(a: Path, b: Path) -> None:
     """A worse run exits with 0; groups are compared, too."""
-    result = evaljournal("diff", b, a, "--by", "difficulty")
+    result = evaljournal("compare", b, a, "--by", "difficulty")
 
     assert (0, True) == (result.exit_code, "broken (1):\n  chile: exact pass → fail" in result.stdout)
     assert "\nhard:\n  exact  no difference found: -100.0 points" in result.stdout
@@ -75,7 +69,7 @@ def test_a_worse_run_is_not_an_error(a: Path, b: Path) -> None:
 
 def test_diff_as_json(a: Path, b: Path) -> None:
     """JSON has both paths, every trial and every figure."""
-    answer = printed("diff", a, b, "--by", "difficulty")
+    answer = printed("compare", a, b, "--by", "difficulty")
     groups = {label: (scores["exact"]["n"], scores["exact"]["higher"]) for label, scores in answer["groups"].items()}
     stages = {"stage_a": "completed", "stage_b": "completed"}
 
@@ -90,16 +84,16 @@ def test_diff_all(tmp_path: Path) -> None:
     worse = write_trials(tmp_path / "worse", *(answered(f"c{number}", {"exact": FAIL}) for number in range(22)))
     better = write_trials(tmp_path / "better", *(answered(f"c{number}", {"exact": PASS}) for number in range(22)))
 
-    text = evaljournal("diff", worse, better).stdout
+    text = evaljournal("compare", worse, better).stdout
     assert "\nexact  B is better: +100.0 points (95 % CI " in text
     assert "  … and 12 more (--all lists all)\n" in text
-    assert "  c21: exact fail → pass\n" in evaljournal("diff", worse, better, "--all").stdout
+    assert "  c21: exact fail → pass\n" in evaljournal("compare", worse, better, "--all").stdout
 
 
 def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
     """Two runs without a common trial exit with 2."""
     other = write_trials(tmp_path / "other", answered("peru", fingerprint="something else"))
-    result = evaljournal("diff", a, other)
+    result = evaljournal("compare", a, other)
 
     assert (2, "") == (result.exit_code, result.stdout)
     assert "no trial in common: 2 trials only in A, 0 only in B, 1 with different content" in result.stderr
@@ -109,7 +103,7 @@ def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
 def test_diff_rejects_wrong_arguments(a: Path, b: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing run, a missing argument or an unknown key exits with 2."""
     monkeypatch.chdir(a.parent)
-    problem = rejected("diff", *arguments)
+    problem = rejected("compare", *arguments)
 
     assert problem.startswith("Error: ")
     assert "--by" not in arguments or "did you mean 'difficulty'?" in problem
@@ -118,7 +112,7 @@ def test_diff_rejects_wrong_arguments(a: Path, b: Path, arguments: list[str], mo
 def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
     """A damaged run is compared up to the damage, with exit code 4."""
     flip(segment(b), list(read(b))[9].offset + 60)
-    result = evaljournal("diff", a, b)
+    result = evaljournal("compare", a, b)
 
     assert 4 == result.exit_code
     assert f"B  {b}: capitals, damaged" in result.stdout
@@ -126,14 +120,14 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
 
 
 def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:
-    """`status` and `diff` count up to the damage, of all planned trials; the next command is salvage."""
+    """`status` and `compare` count up to the damage, of all planned trials; the next command is salvage."""
     broken = tmp_path / "broken"
     write_trials(broken, *map(answered, ("peru", "oslo", "rome", "bern")), trials=20)
     flip(segment(broken), list(read(broken))[-3].offset + 60)
     status, answer = evaljournal("status", broken), printed("status", broken)
 
     assert "3 of 20 · 15 %" == status.stdout.splitlines()[1].lstrip("━─ ")
-    assert f"B  {broken}: capitals, damaged, 3 outputs of 20" in evaljournal("diff", a, broken).stdout
+    assert f"B  {broken}: capitals, damaged, 3 outputs of 20" in evaljournal("compare", a, broken).stdout
     assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (answer["status"], answer["next_command"])
 
 

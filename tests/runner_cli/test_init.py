@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaljournal.runner.cli.commands.run import run
-from evaljournal.runner.cli.options.config_file import read_config
+from evaljournal.runner.cli.options.table import BY_KEY
+from evaljournal.runner.cli.options.values import read_file
 from tests.runner_cli.commands import evaljournal, rejected
 
 pytestmark = pytest.mark.usefixtures("dataset")
@@ -50,11 +50,11 @@ def test_all_keys_of_init_are_valid() -> None:
     """Each commented key of `init --all` is a known key with a valid value; with a target, `--all` is a usage error."""
     assert "--all and --chat are mutually exclusive" in rejected("init", "--all", "--chat")
     evaljournal("init", "--all")
-    lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
-    Path("all.toml").write_text("\n".join(lines))
-    values, _ = read_config(Path("all.toml"), run)
+    matches = re.finditer(r"^# (\[\w+\]|[\w-]+ = .*)$", Path("eval.toml").read_text(), re.MULTILINE)
+    Path("all.toml").write_text("\n".join(match[1] for match in matches))
+    values, _ = read_file(Path("all.toml"))
 
-    assert len(lines) == len(values) > 50
+    assert len(BY_KEY) == len(values) > 80
     assert ("Authorization: Bearer $MY_KEY",) == tuple(values["header"])
     assert '{"top_p":0.9}' == values["extra_body"]
     assert "are mutually exclusive" in rejected("run", "--config", "all.toml")  # All are valid, but there are four targets.

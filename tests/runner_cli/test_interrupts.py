@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("evaluations")
 
 def test_ctrl_c_then_resume(tmp_path: Path) -> None:
     """An interrupted run exits with 3, prints the resume command, and resumes without repeating completed trials."""
-    with process("run", "evals/slow.py", "--grace", "0.1", hold=True) as first:
+    with process("run", "evals/slow.py", "-s", "grace=0.1", hold=True) as first:
         wait_for(tmp_path / "runs/slow/0001", "attempt_started", 10)
         first.send_signal(signal.SIGINT)
         out, _ = first.communicate()
@@ -113,7 +113,7 @@ def test_kill_then_resume(tmp_path: Path) -> None:
 
 def test_plain_lines(tmp_path: Path) -> None:
     """Without a terminal, there is a line per tenth and no control characters."""
-    with process("run", "evals/slow.py", "--grace", "0", hold=True) as running:
+    with process("run", "evals/slow.py", "-s", "grace=0", hold=True) as running:
         wait_for(tmp_path / "runs/slow/0001", "attempt_started", 10)
         assert running.stderr is not None
         lines = iter(running.stderr.readline, "")
@@ -121,14 +121,14 @@ def test_plain_lines(tmp_path: Path) -> None:
         running.terminate()
         err += running.communicate()[1]
 
-    assert re.search(r"^6 of 40 \(15 %\) · 6 outputs · 0 errors · .*seq \d+, synced up to \d+$", err, re.MULTILINE)
+    assert re.search(r"^6 of 40 \(15 %\) · 6 outputs · 0 errors", err, re.MULTILINE)
     assert all(char == "\n" or char.isprintable() for char in err)
     assert 3 == running.returncode
 
 
 def test_the_live_screen() -> None:
     """At a terminal the screen is drawn; Ctrl-C stops the run, clears the screen and restores the cursor."""
-    code, screen = run_in_terminal("run", "evals/slow.py", "--grace", "0", until=b"4 of 4 busy", environment={"HOLD": "1"})
+    code, screen = run_in_terminal("run", "evals/slow.py", "-s", "grace=0", until=b"4 of 4 busy", environment={"HOLD": "1"})
 
     assert 3 == code
     assert "longest  slot" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
@@ -139,8 +139,8 @@ def test_the_live_screen() -> None:
 def test_stopping_is_shown() -> None:
     """Ctrl-C is acknowledged on the screen, or by a line, before in-flight attempts end."""
     hold = {"HOLD": "1"}
-    _, screen = run_in_terminal("run", "evals/slow.py", "--grace", "2", until=b"4 of 4 busy", environment=hold)
-    _, printed = run_in_terminal("run", "evals/slow.py", "--grace", "2", "--plain", until=b"6 of 40", environment=hold)
+    _, screen = run_in_terminal("run", "evals/slow.py", "-s", "grace=2", until=b"4 of 4 busy", environment=hold)
+    _, printed = run_in_terminal("run", "evals/slow.py", "-s", "grace=2", "--plain", until=b"6 of 40", environment=hold)
 
     pattern = r"stopping.* 4 attempts in flight, [01]\.\d+ s left; press Ctrl-C again to interrupt them"
     assert re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen))
@@ -168,7 +168,7 @@ async def blocking(number: int) -> None:
 def test_the_screen_is_restored_before_a_forced_exit(tmp_path: Path) -> None:
     """If an attempt cannot be cancelled, the cursor is restored and the run can be resumed."""
     (tmp_path / "evals/stuck.py").write_text(STUCK)
-    code, screen = run_in_terminal("run", "evals/stuck.py:stuck", "--grace", "0", until=b"1 of ")
+    code, screen = run_in_terminal("run", "evals/stuck.py:stuck", "-s", "grace=0", until=b"1 of ")
 
     assert 3 == code
     assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1

@@ -24,7 +24,7 @@ def printed(capsys: pytest.CaptureFixture[str], events: dict[int, Event], *, sec
     for second in range(seconds):
         if second in events:
             state.apply(Record(state.seq + 1, state.at, START + second, events[second], 0, "", 1, 0))
-        printer.update(state, now=START + second, durable_seq=0, total=2)
+        printer.update(state, now=START + second, total=2)
         lines += [(second, line.partition(" · seq")[0]) for line in capsys.readouterr().out.splitlines()]
     return lines
 

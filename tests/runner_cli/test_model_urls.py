@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from evaljournal import UsageError
@@ -32,11 +33,12 @@ def test_a_new_run_records_the_url(server: Server, name: str, url: str, monkeypa
     stopped = evaljournal(*CHAT)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     resumed = evaljournal("resume")
-    reference = f"--data qa.jsonl --chat m --base-url {url} --key-env OPENAI_API_KEY"
+    options = {"data": "qa.jsonl", "chat": ["m"], "base-url": url, "key-env": "OPENAI_API_KEY"}
 
     assert (3, 0) == (stopped.exit_code, resumed.exit_code), resumed.stderr
     assert ["Bearer key-of-openai"] * 2 == [request["headers"]["authorization"] for request in server.requests(name)]
-    assert reference == events("runs/qa/0001", RunStarted)[0].task
+    reference = events("runs/qa/0001", RunStarted)[0].task
+    assert {"options": options} == orjson.loads(reference)
     assert reference in dry_run.stdout
 
 

@@ -10,7 +10,8 @@ from evaljournal import Chat
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import Noted, RunStarted, SessionStarted
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.cli.options.no_code import evaluation_from_reference, scorers_from_options
+from evaljournal.runner.cli.options.locate import load_reference
+from evaljournal.runner.cli.options.no_code import scorers_from_options
 from evaljournal.runner.retries.rules import retry_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, printed, rejected, scores
 from tests.runs import events
@@ -32,7 +33,7 @@ def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.Mo
     """The endpoint receives the case and headers from the environment; no key is written to disk."""
     monkeypatch.setenv("MY_TOKEN", "word-of-no-shape")
     result = evaljournal(
-        *("run", "--data", "qa.jsonl", "--endpoint", server.url(name, "ok"), "--output-path", "output", "--policy", "fixed"),
+        *("run", "--data", "qa.jsonl", "--endpoint", server.url(name, "ok"), "--output-path", "output", "-s", "policy=fixed"),
         *("--body", '{"input": "{question}", "topic": "{topic}"}', "--header", "Authorization: Bearer $MY_TOKEN"),
         *("--score", "exact", "--score", "iexact", "--score", "regex:^[A-Z]+$", "--name", "asked"),
     )
@@ -49,12 +50,12 @@ def test_a_variable_in_an_address(server: Server, name: str, monkeypatch: pytest
     """`$NAME` in an address is recorded unchanged, and read from the environment again on resume."""
     monkeypatch.setenv("MY_KEY", "word{of}no-shape")
     url = server.url(name, "echo,500,ok")
-    evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "--retry-errors", 0, "--slots", 1)
+    evaljournal("run", "--data", "qa.jsonl", "--endpoint", f"{url}?api_key=$MY_KEY", "-s", "retry.errors=0", "--slots", 1)
     resumed = evaljournal("resume", "--retry-failed")
 
     assert 0 == resumed.exit_code, resumed.stderr
     assert {"api_key=word%7Bof%7Dno-shape"} == {request["target"].partition("?")[2] for request in server.requests(name)}
-    assert f"--endpoint '{url}?api_key=$MY_KEY'" in events("runs/qa/0001", RunStarted)[0].task
+    assert f'"endpoint": "{url}?api_key=$MY_KEY"' in events("runs/qa/0001", RunStarted)[0].task
     assert b"no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
 
 
@@ -62,10 +63,10 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     """A prompt, a model and a judge are an evaluation; prompts can be in files."""
     Path("prompt.txt").write_text("Answer: {question}")
     result = evaljournal(
-        *("run", "--data", "qa.jsonl", "--chat", "gpt-4o", "--base-url", server.url(name, "ok", "v1"), "--policy", "fixed"),
+        *("run", "--data", "qa.jsonl", "--chat", "gpt-4o", "--base-url", server.url(name, "ok", "v1"), "-s", "policy=fixed"),
         *("--prompt", "@prompt.txt", "--temperature", 0.5, "--max-tokens", 9, "--limit", 1),
         *("--judge", "big", "--judge-url", server.url(f"{name}-judge", "reply:Fine. verdict: so so", "v1")),
-        *("--rubric", "{output} of {expected}", "--choice", "good=1", "--choice", "so so=0.5", "--choice", "bad=0"),
+        *("--rubric", "{output} of {expected}", "-s", "choice=good=1", "-s", "choice=so so=0.5", "-s", "choice=bad=0"),
     )
 
     assert 0 == result.exit_code
@@ -112,7 +113,7 @@ def test_several_judges(server: Server, name: str) -> None:
     )
     resumed, configured = (
         {scorer: getattr(judge.function, "chat").model for scorer, judge in evaluation.scorers.items()}  # noqa: B009
-        for evaluation, _ in (evaluation_from_reference(reference), evaluation_from_reference("--config eval.toml"))
+        for evaluation, _ in (load_reference(reference), load_reference("eval.toml"))
     )
 
     assert 0 == result.exit_code, result.stderr
@@ -126,7 +127,7 @@ def test_a_dry_run_counts_judges(server: Server, name: str, monkeypatch: pytest.
     """Calls and usage include the judges that are configured, and no others; the first request is printed, masked."""
     monkeypatch.setenv("MY_TOKEN", "word-of-no-shape")
     judge = ("--judge", "j", "--judge-url", server.url(name, "reply:verdict: correct", "v1"))
-    options = ("run", "--data", "qa.jsonl", "--chat", "m", "--policy", "fixed", "--retry-timeouts", 0, "--repeats", 2)
+    options = ("run", "--data", "qa.jsonl", "--chat", "m", "-s", "policy=fixed", "-s", "retry.timeouts=0", "--repeats", 2)
     target = (*options, "--base-url", server.url(name, "ok", "v1"), "--prompt", "word-of-no-shape {question}")
     headers = ("--header", "X-Key: $MY_TOKEN")
     evaljournal(*target, *headers, *judge)
@@ -159,7 +160,7 @@ def test_a_dry_run_counts_turns() -> None:
     """Each turn of a conversation is a call, for each variant and repeat."""
     Path("chats.jsonl").write_text('{"id": "a", "turns": ["x", "y", "z"]}\n{"id": "b", "turns": ["x"]}\n')
     options = ("--data", "chats.jsonl", "--turns", "turns", "--chat", "m", "--chat", "n", "--base-url", "http://h")
-    answer = printed("run", *options, "--repeats", 2, "--retry-errors", 0, "--retry-timeouts", 0, "--dry-run")
+    answer = printed("run", *options, "--repeats", 2, "-s", "retry.errors=0", "-s", "retry.timeouts=0", "--dry-run")
 
     assert {"min": 16, "max": 16} == answer["calls"]
 
@@ -205,7 +206,7 @@ TARGETS = {
         ("CHAT --prompt Hi --dry-run", "fields: 'topic', 'id', 'question'"),
         ("CHAT --prompt 'Q: {{ question }}'", "write {question}; {{question}} is literal"),
         ("CHAT --prompt Hi --prompt {input}", "variant 'Hi': the prompt has no field"),
-        ("CHAT --messages hi.json", "the list of messages has no field"),
+        ("CHAT -s messages=hi.json", "the list of messages has no field"),
         ('ENDPOINT --body \'{"q": ["{{topic}}"]}\'', "the body has no field"),
         ("--data qa.jsonl --command no-such-command", "command 'no-such-command' not found"),
         ("COMMAND --score exat", "max_steps or file.py:function; did you mean 'exact'"),
@@ -220,19 +221,19 @@ TARGETS = {
         ("--data qa.jsonl --endpoint 'http://['", "'http://[' is not a valid http"),
         ("COMMAND --rubric x", "--rubric requires --judge"),
         ("COMMAND --judge j=a --judge j=b --judge-url http://h", "two judges have the name 'j'"),
-        ("COMMAND --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
+        ("COMMAND --judge m --judge-url http://h -s choice=good", "expected WORD=VALUE"),
         ("COMMAND --judge '' --judge-url http://h", "the model is empty"),
         ("COMMAND --judge j= --judge-url http://h", "the model is empty"),
         ("COMMAND --score exact --fail-under exact=90", "--fail-under exact=90: exact is at most 1; did you mean 0.9?"),
         ("COMMAND --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
         ("ENDPOINT --header X", "expected 'Name: value'"),
-        ("ENDPOINT --retry-errors -1", "--retry-errors -1: must be a whole number"),
-        ("ENDPOINT --retry-max-delay 0.5", "--retry-max-delay 0.5: must not be less than base_delay"),
+        ("ENDPOINT -s retry.errors=-1", "retry.errors = -1: must be a whole number"),
+        ("ENDPOINT -s retry.max-delay=0.5", "retry.max-delay = 0.5: must not be less than base_delay"),
         ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; fields: 'topic', 'id', 'question'"),
         ("--data qa.jsonl --endpoint http://{topic}/", "must not contain fields"),
         ("--data qa.jsonl --chat m --base-url http://h/{topic}", "must not contain fields; the model may"),
-        ("CHAT --extra-body x", "--extra-body is not JSON"),
-        ("CHAT --extra-body [1]", "--extra-body must be a JSON object"),
+        ("CHAT -s extra-body=x", "extra-body is not JSON"),
+        ("CHAT -s 'extra-body=\"[1]\"'", "extra-body must be a JSON object"),
         ("ENDPOINT --header 'X: $NO_SUCH'", "needs the environment variable NO_SUCH"),
         ("evals.py --data qa.jsonl", "evals.py and --data both define the evaluation"),
         ("--config no.toml", "no.toml: cannot be read"),
@@ -262,7 +263,8 @@ def test_a_configuration_file() -> None:
         started_event.settings[option] for option in ("slots", "timeout", "limit", "fail_under")
     )
     assert ["slots"] == started_event.settings["overridden"]
-    assert "--config eval.toml" == started_event.task
+    file = {"slots": 3, "timeout": 7.5, "policy": "fixed", "limit": 2, "fail-under": ["exact=0.5"]}
+    assert file.items() <= orjson.loads(started_event.task)["file"].items()
     assert {"exact", "iexact"} == set(started_event.scorers)
 
 
@@ -297,16 +299,16 @@ def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.
 
 
 def test_retry_options(server: Server, name: str) -> None:
-    """Every retry number is a flag and a key; a flag takes precedence and stays in force on resume."""
+    """Every retry number is a key; `-s` takes precedence over the file and stays in force on resume."""
     Path("eval.toml").write_text(
         f'data = "qa.jsonl"\nendpoint = "{server.url(name, "500")}"\nslots = 1\npolicy = "fixed"\nlimit = 1\n'
-        "retry-errors = 3\nretry-timeouts = 0\nretry-rate-limits = 5\nretry-base-delay = 0.01\nretry-max-delay = 0.02\n"
+        "[retry]\nerrors = 3\ntimeouts = 0\nrate-limits = 5\nbase-delay = 0.01\nmax-delay = 0.02\n"
     )
-    result = evaljournal("run", "--config", "eval.toml", "--retry-errors", 1)
+    result = evaljournal("run", "--config", "eval.toml", "-s", "retry.errors=1")
     calls = len(server.requests(name))
-    evaljournal("resume", "--retry-failed", "--retry-timeouts", 7)
+    evaljournal("resume", "--retry-failed", "-s", "retry.timeouts=7")
     Path("eval.toml").write_text(Path("eval.toml").read_text().replace("limits = 5", "limits = 6"))
-    evaljournal("resume", "--retry-failed")
+    evaljournal("resume", "--retry-failed", "--task", "eval.toml")
     started_event, sessions = events("runs/qa/0001", RunStarted)[0], events("runs/qa/0001", SessionStarted)
     numbers = {"errors": 1, "timeouts": 0, "rate_limits": 5.0, "base_delay": 0.01, "max_delay": 0.02}
 
@@ -320,9 +322,9 @@ def test_retry_options(server: Server, name: str) -> None:
 
 
 def test_further_request_parameters(server: Server, name: str) -> None:
-    """--extra-body sends further parameters, from a flag or a table."""
+    """`extra-body` sends further parameters, from a flag or a table."""
     line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
-    evaljournal(*line, "--extra-body", '{"top_p": 0.5, "stop": ["."]}')
+    evaljournal(*line, "-s", 'extra-body={"top_p": 0.5, "stop": ["."]}')
     Path("eval.toml").write_text("[extra-body]\ntop_p = 0.25\n")
     evaljournal(*line, "--config", "eval.toml")
     sent = [orjson.loads(request["body"]) for request in server.requests(name)]
@@ -358,18 +360,18 @@ ENDPOINT_FILE = "data = 'qa.jsonl'\nendpoint = 'http://h'\n"
         ("data = ", "not valid TOML"),
         (f"data = {'[' * 5_000}{']' * 5_000}", "Error: eval.toml: nested too deeply\n"),
         (f"{ENDPOINT_FILE}body = '{'[' * 900}{']' * 900}'", "Error: the body is nested too deeply\n"),
-        (f"{FILE}slots = 'many'", "Error: eval.toml: slots = 'many': 'many' is not a valid integer\n"),
-        (f"{FILE}slots = true", "Error: eval.toml: slots = True: expected a single value\n"),
-        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml: command = ['cat']: expected a single value\n"),
-        (f"{FILE}shell = ['x']", "Error: eval.toml: shell = ['x']: expected true or false\n"),
-        (f"{ENDPOINT_FILE}shell = true", "--shell (in the file) requires --command, not --endpoint (in the file)"),
+        (f"{FILE}slots = 'many'", "Error: eval.toml, line 3: slots = 'many': 'many' is not a valid integer\n"),
+        (f"{FILE}slots = true", "Error: eval.toml, line 3: slots = True: expected a single value\n"),
+        ("data = 'qa.jsonl'\ncommand = ['cat']", "Error: eval.toml, line 2: command = ['cat']: expected a single value\n"),
+        (f"{FILE}shell = ['x']", "Error: eval.toml, line 3: shell = ['x']: expected true or false\n"),
+        (f"{ENDPOINT_FILE}shell = true", "shell (in the file) requires --command, not endpoint (in the file)"),
         (f"{FILE}slots = 0", "eval.toml: slots = 0: must be a whole number"),
         (f"{FILE}shell = 'perhaps'", "shell"),
         (f"{ENDPOINT_FILE}body = {{ n = 99999999999999999999999 }}", "Integer exceeds 64-bit range"),
         ('data = "qa.jsonl\\u0000"\ncommand = "cat"', "contains a null character"),
         ("data = 'qa.jsonl'\nchat = 'm'\nbase-url = 'none'", "is not a valid http:// or https:// URL"),
-        (f"{FILE}fail-fast = 1", "Error: eval.toml: fail-fast = 1: expected true or false\n"),
-        (f"{FILE}shuffle = 0.5", "Error: eval.toml: shuffle = 0.5: expected true or false\n"),
+        (f"{FILE}fail-fast = 1", "Error: eval.toml, line 3: fail-fast = 1: expected true or false\n"),
+        (f"{FILE}shuffle = 0.5", "Error: eval.toml, line 3: shuffle = 0.5: expected true or false\n"),
     ],
 )
 def test_invalid_configuration_files(text: str, message: str) -> None:
@@ -385,7 +387,7 @@ def test_recorded_options_are_resumed() -> None:
     Path("prompt me.sh").write_text('#!/bin/sh\n[ -e ready ] || exit 127\necho "$1" | tr a-z A-Z\n')
     Path("prompt me.sh").chmod(0o700)
     line = "'./prompt me.sh' {question}"
-    options = ("--score", "iexact", "--max-failures", 0, "--policy", "fixed", "--slots", 1)
+    options = ("--score", "iexact", "--max-failures", 0, "-s", "policy=fixed", "--slots", 1)
     result = evaljournal("run", "--data", "qa.jsonl", "--command", line, *options)
     Path("ready").touch()
     resumed = evaljournal("resume", "--retry-failed", "--max-failures", "none")
@@ -397,47 +399,55 @@ def test_recorded_options_are_resumed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "line", "moved"),
+    ("verb", "moved", "key"),
     [
-        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
-        ("resume", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "qa.jsonl"),
-        ("resume", "--config eval.toml", "eval.toml"),
-        ("rescore", "--data qa.jsonl --command ./some.sh --score mine.py:shout", "mine.py"),
-        ("rescore", "--config eval.toml", "eval.toml"),
+        ("resume", "mine.py", "score=away/mine.py:shout"),
+        ("resume", "qa.jsonl", "data=away/qa.jsonl"),
+        ("rescore", "mine.py", "score=away/mine.py:shout"),
     ],
 )
-def test_a_missing_file_is_named(verb: str, line: str, moved: str) -> None:
-    """A missing file is named, with the command that passes its new location."""
+@pytest.mark.parametrize("is_file", [False, True], ids=["options", "file"])
+def test_a_missing_file_is_named(verb: str, moved: str, key: str, *, is_file: bool) -> None:
+    """A missing file is named, with the option that passes its new location; the configuration file itself is not needed."""
     Path("mine.py").write_text("def shout(output, case):\n    return output.isupper()\n")
     Path("some.sh").write_text("#!/bin/sh\n[ -e ready ] || exit 127\necho LIMA\n")
     Path("some.sh").chmod(0o700)
     Path("eval.toml").write_text("data = 'qa.jsonl'\ncommand = './some.sh'\nscore = 'mine.py:shout'\n")
-    evaljournal("run", *shlex.split(line), "--max-failures", 0, "--policy", "fixed", "-o", "run")
+    options = ["--data", "qa.jsonl", "--command", "./some.sh", "--score", "mine.py:shout"]
+    target = ["--config", "eval.toml"] if is_file else options
+    evaljournal("run", *target, "--max-failures", 0, "-s", "policy=fixed", "-o", "run")
+    Path("eval.toml").unlink()
     first = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--all"]))
     Path("away").mkdir()
     Path(moved).rename(f"away/{moved}")
     missing = evaljournal(verb, "run", *(["--retry-failed"] if verb == "resume" else ["--all"]))
     Path("ready").touch()
-    relocated = evaljournal(verb, "run", "--task", line.replace(moved, f"away/{moved}"))
+    relocated = evaljournal(verb, "run", "-s", key)
 
     assert "does not exist" not in first.stderr
     assert 2 == missing.exit_code
     assert moved in missing.stderr.splitlines()[0]
-    assert f"run was started from {line}. Run this from that directory, or pass the new location" in missing.stderr
-    assert f"`evaljournal {verb} run --task {shlex.quote(line)}`" in missing.stderr
+    assert "run was started in another directory, or a file was moved. Run this from that directory, or pass" in missing.stderr
+    assert f"`evaljournal {verb} run -s KEY=FILE`" in missing.stderr
     assert 2 != relocated.exit_code, relocated.stderr
 
 
-def test_a_changed_configuration_file_is_not_resumed() -> None:
-    """A run whose configuration file has another command by now is resumed only with --adopt."""
+def test_a_changed_configuration_file() -> None:
+    """A run continues with the configuration that it has recorded, and says so; `--task` reads the file again."""
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "sh -c \\"exit 127\\""\nscore = "exact"\nmax-failures = 0\n')
     evaljournal("run", "--config", "eval.toml")
+    unchanged = evaljournal("resume", "--retry-failed")
     Path("eval.toml").write_text('data = "qa.jsonl"\ncommand = "./answer.sh"\nscore = "exact"\n')
-    changed = rejected("resume", "--retry-failed")
-    adopted = evaljournal("resume", "--retry-failed", "--adopt")
+    recorded = evaljournal("resume", "--retry-failed")
+    changed = rejected("resume", "--retry-failed", "--task", "eval.toml")
+    adopted = evaljournal("resume", "--retry-failed", "--task", "eval.toml", "--adopt")
 
+    command = "`evaljournal resume runs/qa/0001 --task eval.toml`"
+    note = f"eval.toml has changed; the run uses what it has recorded. To use the file: {command}"
+    assert (False, True) == (note in unchanged.stderr, note in recorded.stderr)
     assert ("-  command: sh -c" in changed, "+  command: ./answer.sh" in changed) == (True, True)
     assert 0 == adopted.exit_code
+    assert (0, "") == ((last := evaljournal("resume", "--retry-failed")).exit_code, last.stderr.partition("eval.toml")[1])
 
 
 @pytest.mark.parametrize(
@@ -466,13 +476,13 @@ def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> Non
 
 
 def test_images_in_a_worker(server: Server, name: str) -> None:
-    """`--image` names a column with paths relative to the dataset; a worker sends the file."""
+    """`image` names a column with paths relative to the dataset; a worker sends the file."""
     Path("data").mkdir()
     Path("data/a.gif").write_bytes(b"GIF89a")
     Path("data/qa.jsonl").write_text('{"question": "What is this?", "photo": "a.gif"}\n')
     url = server.url(name, "reply:a cat", "v1")
     result = evaljournal(
-        "run", "--data", "data/qa.jsonl", "--chat", "m", "--base-url", url, "--image", "photo", "--workers", "processes:1"
+        "run", "--data", "data/qa.jsonl", "--chat", "m", "--base-url", url, "-s", "image=photo", "--workers", "processes:1"
     )
     (request,) = server.requests(name)
 

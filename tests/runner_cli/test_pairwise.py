@@ -128,7 +128,7 @@ def test_a_finished_comparison_is_not_repeated(server: JudgeServer) -> None:
         (("runs/broken/0001",), "4 trials without an output in both"),
         (("runs/qa/0002@mini",), "runs/qa/0002 has no variant 'mini'"),
         (("runs/qa/0002", "--rubric", "{first_output}"), "the rubric lacks {second_output}"),
-        (("runs/qa/0002", "--choice", "a=1", "--choice", "b=0"), "has its own choices (first, second, tie)"),
+        (("runs/qa/0002", "-s", "choice=a=1", "-s", "choice=b=0"), "has its own choices (first, second, tie)"),
         (("runs/qa/0002", "--score", "exact"), "--against requires --judge, without --score"),
     ],
 )

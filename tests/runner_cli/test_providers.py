@@ -121,7 +121,7 @@ def test_command(number: int, providers: Providers, monkeypatch: pytest.MonkeyPa
     for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name)
     command, expected = COMMANDS[number], EXPECTED[number]
-    result = evaljournal(*[local(word, providers) for word in command[1:]], "--slots", "1", "--policy", "fixed", "-o", "run")
+    result = evaljournal(*[local(word, providers) for word in command[1:]], "--slots", "1", "-s", "policy=fixed", "-o", "run")
     state = load(Path("run")).state
     summary = summarize(state)
 

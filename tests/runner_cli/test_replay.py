@@ -4,16 +4,11 @@ import itertools
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 
 from evaljournal.journal import Clock, read
 from evaljournal.journal.events import RunStopped
-from evaljournal.replay import load
-from evaljournal.runner.cli.commands.replay import play_back
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL
 from tests.journal.samples import finished, flip, forge, opened, segment, session, started, trial, write_sync
-from tests.runner_cli.commands import evaljournal, journal_lines, printed, rejected, run_in_terminal
+from tests.runner_cli.commands import evaljournal, journal_lines, printed, rejected
 
 
 def seconds(hour: int) -> Clock:
@@ -105,9 +100,6 @@ def test_time_between_two_records(slow_run: Path) -> None:
         (["--at-time", "0001-01-01T00:00+14:00"], "expected seconds"),
         (["--at-time", "2020-01-01"], "its first record is at 2026-11-15T00:00:00.001000Z"),
         (["--at-time", "2030-01-01"], "its last record is at 2026-11-15T00:00:00.015000Z"),
-        (["--play", "fast"], "'fast' is not a speed"),
-        (["--play", "0x"], "'0x' is not a speed"),
-        (["--play", "2x", "--json"], "--json and --play are mutually exclusive"),
     ],
 )
 def test_invalid_points(run: Path, options: list[str], message: str) -> None:
@@ -124,41 +116,6 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
     assert "shown up to the damage: run is damaged at record 10" in last.stderr
     assert (0, ["journal  seq 9 · synced up to 8"]) == (before.exit_code, journal_lines(before))
     assert (4, "") == (behind.exit_code, behind.stdout)
-
-
-@pytest.mark.parametrize("times", [1.0, 10.0])
-def test_playback_speed(slow_run: Path, times: float) -> None:
-    """Playback takes the duration of the run divided by the speed, without the time between sessions."""
-    shown: list[tuple[int, float]] = []
-
-    async def main() -> float:
-        start = trio.current_time()
-        await play_back(load(slow_run), times, lambda run, now: shown.append((run.seq, now)))
-        return trio.current_time() - start
-
-    elapsed = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert (10 - 3 + 9 - 2) / times == pytest.approx(elapsed, abs=2 * FRAME_INTERVAL)
-    assert (19, 9.0) == shown[-1]
-    assert [seq for seq, _ in shown] == sorted(seq for seq, _ in shown)
-    assert 14 / times / FRAME_INTERVAL == pytest.approx(len(shown), abs=3)
-
-
-def test_playback_in_lines(run: Path) -> None:
-    """Without a terminal, playback prints plain lines."""
-    result = evaljournal("replay", run, "--play", "2x")
-
-    assert 0 == result.exit_code
-    assert result.stdout.splitlines()[-1].startswith("2 of 2 (100 %) · 2 outputs · 0 errors")
-    assert "\x1b" not in result.stdout
-
-
-def test_playback_at_a_terminal(run: Path) -> None:
-    """At a terminal, playback redraws the screen; the last frame and the cursor remain."""
-    code, screen = run_in_terminal("replay", run, "--play", "1x", until=b"never")
-
-    assert 0 == code
-    assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
-    assert "seq 15 · synced up to 14" in screen
 
 
 @pytest.mark.parametrize("command", ["replay", "watch"])

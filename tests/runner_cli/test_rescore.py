@@ -95,7 +95,7 @@ def test_rescore_of_an_unfinished_run() -> None:
     """The existing outputs are scored; the run stays unfinished."""
     Path("some.sh").write_text('#!/bin/sh\n[ "$1" = lima ] || exit 127\necho LIMA\n')
     Path("some.sh").chmod(0o700)
-    options = ("--slots", 1, "--policy", "fixed", "--max-failures", 0)
+    options = ("--slots", 1, "-s", "policy=fixed", "--max-failures", 0)
     evaljournal("run", "--data", "qa.jsonl", "--command", "./some.sh {question}", *options)
     result = evaljournal("rescore", "--score", "exact")
 

@@ -104,17 +104,17 @@ def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
         (["--limit", 2**63], "--limit 9223372036854775808: must be at most 9,223,372,036,854,775,807"),
         (["--seed", 2**63], "--seed 9223372036854775808: must be at most 9,223,372,036,854,775,807"),
         (["--seed", -(2**63)], "--seed -9223372036854775808: must be a whole number"),
-        (["--retry-errors", 2**63], "--retry-errors 9223372036854775808: must be at most"),
+        (["-s", f"retry.errors={2**63}"], "retry.errors = 9223372036854775808: must be at most"),
         (["--max-failures", 2**63], "--max-failures 9223372036854775808: must be a number of trials"),
         (["--workers", "processes:0"], "--workers processes:0: workers=0: must be a whole number, 1 or more"),
         (["--workers", "processes:2x0"], "--workers processes:2x0: concurrency=0: must be a whole number, 1 or more"),
         (["--workers", f"processes:{2**63}"], "workers=9223372036854775808: must be at most"),
         (["--skip", "x\udcff"], "must be strings that UTF-8 can encode"),
         (["--only", "x*"], "matches only=['x*']; names are, for example, 'peru', 'chile', 'cuba'"),
-        (["--grace", "-1"], "--grace -1.0: must be a number of seconds, 0 or more"),
-        (["--retry-base-delay", 0], "--retry-base-delay 0.0: must be more than 0"),
+        (["-s", "grace=-1"], "grace = -1.0: must be a number of seconds, 0 or more"),
+        (["-s", "retry.base-delay=0"], "retry.base-delay = 0.0: must be more than 0"),
         (["--fail-under", "exact"], "--fail-under exact: expected SCORER=NUMBER"),
-        (["--policy", "greedy"], "'greedy' is not one of"),
+        (["-s", "policy=greedy"], "'greedy' is not one of"),
         (["--workers", "process"], "--workers process: must be 'none', 'processes', "),
         (["--workers", "ray:127.0.0.1"], "--workers ray:127.0.0.1: address='127.0.0.1': must be HOST:PORT of a running"),
         (["--budget", "cost=0"], "--budget cost=0: must be a number above 0; k stands for thousands, M for millions"),
@@ -123,7 +123,7 @@ def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
         (["--budget", "output_token=5"], "--budget output_token=5: unknown unit 'output_token'; did you mean 'output_tokens'"),
         (["--budget", "5"], "--budget 5: expected UNIT=AMOUNT, such as cost=5"),
         (["--budget", "cost=1", "--budget", "cost=2"], "--budget cost=2: cost is set twice"),
-        (["--budget-per-trial", "cost=-1"], "--budget-per-trial cost=-1: must be a number above 0"),
+        (["-s", "budget-per-trial=cost=-1"], "budget-per-trial = cost=-1: must be a number above 0"),
     ],
 )
 def test_wrong_options_start_nothing(options: list[object], message: str) -> None:
@@ -224,7 +224,7 @@ def test_dry_run_after_a_run_without_usage() -> None:
     [
         ("", "at most 8 slots (adaptive), "),
         ("--chat b", "at most 8 slots for each of 2 rate-limit keys (adaptive), "),
-        ("--limit-key topic", "at most 8 slots for each topic (adaptive), "),
+        ("-s limit-key=topic", "at most 8 slots for each topic (adaptive), "),
         (
             "--fail-under exact=0.9 --fail-under exact>=80%@lower",
             "gates: exact=0.9, exact>=80%@lower; exit code 1 if one does not",
@@ -262,7 +262,7 @@ def test_dry_run_estimates_from_an_earlier_run() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--limit-key", "topic"], "topic"),
+        (["-s", "limit-key=topic"], "topic"),
         (["--chat", *" --chat ".join(map(str, range(1_001))).split()], "has 1,001 variants, more than 1,000"),
         (["--chat", "a", "--gateway"], "--gateway: only commands and functions call models through the gateway"),
         (["--workers", "scorers:processes"], "only scorers run in the workers, but no scorer is defined with workers=True"),

@@ -19,6 +19,7 @@ from evaljournal.journal.events import AttemptStarted, RunStarted
 from evaljournal.runner.cli.commands.run import run as run_command
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
+from evaljournal.runner.cli.options.values import command_values
 from evaljournal.runner.cli.suites.discovery import command_line_settings
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
@@ -113,6 +114,9 @@ def test_a_directory() -> None:
     } == rows(result)
     assert result.stdout.endswith("next: evaljournal report runs/evals/0001 --open\n")
     assert ["alpha", "beta", "qa", "suite.json"] == sorted(path.name for path in SUITE.iterdir())
+    suite = orjson.loads(Path(SUITE, "suite.json").read_bytes())
+    definition = orjson.loads(suite["evaluations"][2].pop("reference"))
+    assert ("evals/qa.toml", {"path", "file"}) == (definition["path"], definition.keys())
     assert {
         "format": "evaljournal-suite",
         "version": 1,
@@ -121,9 +125,9 @@ def test_a_directory() -> None:
         "evaluations": [
             {"name": "alpha", "reference": "evals/alpha.py:alpha", "run": "alpha"},
             {"name": "beta", "reference": "evals/beta.py:beta", "run": "beta"},
-            {"name": "qa", "reference": "--config evals/qa.toml", "run": "qa"},
+            {"name": "qa", "run": "qa"},
         ],
-    } == orjson.loads(Path(SUITE, "suite.json").read_bytes())
+    } == suite
     assert 0 == evaljournal("run", "evals").exit_code
     assert ["0001", "0002"] == sorted(path.name for path in Path("runs/evals").iterdir())
 
@@ -188,9 +192,9 @@ def test_one_configuration_file() -> None:
         ({}, "evals none.py", r"none\.py does not exist"),
         ({"s.toml": "suite = []\n"}, "s.toml", r"s\.toml: write suite as a list"),
         ({"s.toml": "suite = 3\n"}, "s.toml", r"s\.toml: write suite as a list"),
-        ({"s.toml": 'suite = ["evals"]\nslot = 3\n'}, "s.toml", r"s\.toml: unknown key 'slot'; did you mean 'slots'"),
-        ({"s.toml": 'suite = ["evals"]\nchat = "x"\n'}, "s.toml", r"s\.toml: unknown key 'chat'"),
-        ({"s.toml": 'suite = ["evals"]\nslots = "many"\n'}, "s.toml", r"s\.toml: slots = 'many'"),
+        ({"s.toml": 'suite = ["evals"]\nslot = 3\n'}, "s.toml", r"s\.toml, line 2: unknown key 'slot'; did you mean 'slots'"),
+        ({"s.toml": 'suite = ["evals"]\nchat = "x"\n'}, "s.toml", r"s\.toml, line 2: unknown key 'chat'"),
+        ({"s.toml": 'suite = ["evals"]\nslots = "many"\n'}, "s.toml", r"s\.toml, line 2: slots = 'many'"),
         ({"s.toml": 'suite = ["evals"]\n'}, "evals s.toml", r"s\.toml: is a suite, which another suite cannot contain"),
         ({}, "evals --data x.jsonl", r"--data defines one evaluation, not a suite"),
         ({}, "evals --config x.toml", r"--config|x\.toml"),
@@ -230,7 +234,7 @@ def test_settings_survive_the_file() -> None:
     special = {
         "--max-failures": "5%",
         "--budget": "cost=5",
-        "--budget-per-trial": "cost=1",
+        "-s budget-per-trial": "cost=1",
         "--workers": "processes:2",
         "--fail-under": "exact=0.5",
     }
@@ -238,14 +242,17 @@ def test_settings_survive_the_file() -> None:
     for option in OPTIONS:
         if is_setting(option, experiment=True):
             choices = getattr(option.type, "choices", None)
-            value = special.get(option.flag) or (choices[0] if choices else examples.get(str(option.metavar), "7"))
-            words += [option.flag] if option.metavar is None else [option.flag, value]
-    ctx = run_command.make_context("run", ["evals", *words])
+            value = special.get(option.label) or (choices[0] if choices else examples.get(str(option.metavar), "7"))
+            if option.flag:
+                words += [option.flag] if option.metavar is None else [option.flag, value]
+            else:
+                words += ["-s", f"{option.key}={'true' if option.metavar is None else value}"]
+    values = command_values(run_command.make_context("run", ["evals", *words]).params)
 
-    table = orjson.loads(orjson.dumps(command_line_settings(ctx)))
+    table = orjson.loads(orjson.dumps(command_line_settings(values)))
 
     assert len(table) > 30
-    assert overrides(ctx.params) == read_settings(table, Path("suite.json"))
+    assert overrides(values) == read_settings(table, Path("suite.json"))
 
 
 def test_exit_codes() -> None:
@@ -533,7 +540,7 @@ def test_commands_that_take_a_run() -> None:
         assert 0 == evaljournal(*command.split()).exit_code
     message = f"{SUITE} is a suite; pass one of its runs: {SUITE}/alpha, {SUITE}/beta"
     commands = (
-        "show {}", "show {} c0", "log {}", "replay {}", "view {}", "export {}", "rescore {}", "compare {}", "diff {} alpha",
+        "show {}", "show {} c0", "log {}", "replay {}", "view {}", "export {}", "rescore {}", "compare {}",
         "compare alpha {}", "report {} alpha -o new", "report alpha {} -o new", "export alpha --format markdown --baseline {}",
         "fork {} -o new", "salvage {} -o new", "gate {} --baseline alpha", "gate alpha --baseline {}",
         "gate {}@x --baseline alpha",
@@ -554,7 +561,6 @@ def test_commands_that_take_a_run() -> None:
         "rescore",
         "compare",
         "gate --baseline alpha",
-        "diff",
     ):
         assert message in rejected(*command.split()), command
     assert not Path("new").exists()
@@ -585,7 +591,7 @@ def test_ctrl_c() -> None:
 def test_a_running_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     """A suite that is running is shown as such, and cannot be resumed by another process; a second signal ends it at once."""
     monkeypatch.setenv("HOLD", "alpha")
-    with process("run", "evals", "--grace", "60") as running:
+    with process("run", "evals", "-s", "grace=60") as running:
         wait_for(SUITE / "alpha", "attempt_started", 6)
         assert wait_until(lambda: printed("status", SUITE)["evaluations"][1]["status"] == "finished")
         status, resumed = evaljournal("status"), rejected("resume")

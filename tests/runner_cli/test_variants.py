@@ -37,7 +37,7 @@ def test_repeated_options_give_the_product(server: Server, name: str, url: str) 
     for word in ("brief", "polite"):
         Path(f"{word}.txt").write_text(f"{word}: {{question}}")
     options = ("--data", "qa.jsonl", "--chat", "a", "--chat", "org/b", "--prompt", "@brief.txt", "--prompt", "@polite.txt")
-    result = evaljournal("run", *options, "--base-url", url, "--score", "exact", "--policy", "fixed")
+    result = evaljournal("run", *options, "--base-url", url, "--score", "exact", "-s", "policy=fixed")
 
     assert 0 == result.exit_code, result.stderr
     names = ["a-brief", "a-polite", "org-b-brief", "org-b-polite"]
@@ -150,14 +150,18 @@ def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: py
         ("[[variant]]\nname = 'a'\nscore = 'exact'", "", "variant 'a': unknown key 'score'"),
         ("[[variant]]\nname = 'a'\ntemperature = 'hot'", "", "variant 'a': temperature = 'hot'"),
         ("[[variant]]\nname = 'a'\nchat = ['x', 'y']", "", "expected a single value; add a table [[variant]] for each"),
-        ("[[variant]]\nname = 'a'\nbody = {}", "", "variant 'a': --body (in the file) requires --endpoint, not --chat"),
+        (
+            "[[variant]]\nname = 'a'\nbody = {}",
+            "",
+            "variant 'a': body (in the file) requires --endpoint, not chat",
+        ),
         ("[[variant]]\nname = 'a'", "--chat x --chat y", "[[variant]] and several values of --chat are mutually exclusive"),
         ("prompt = { a = 'b' }", "", "expected a value, or a list of values"),
         ("", "--chat x --chat x", "two variants are equal"),
         ("", "--only-variant x", "--only-variant x: 'qa' has no variants"),
         ("", "--chat x --chat y --only-variant xx", "'qa' has no variant 'xx'"),
         ("", "--prompt a=x --prompt a=y", "2 prompts are named 'a'; give each a name of its own"),
-        ("", "--endpoint http://h", "--endpoint and --chat (in the file) are mutually exclusive"),
+        ("", "--endpoint http://h", "--endpoint and chat (in the file) are mutually exclusive"),
     ],
 )
 def test_mistakes(tables: str, flags: str, message: str) -> None:
@@ -211,7 +215,7 @@ def test_a_dry_run_shows_cells_and_cost() -> None:
 
 def test_usage_is_estimated_by_model(url: str) -> None:
     """A variant has the usage of its own model in the last run of that model; without such a run, it is unknown."""
-    options = ("--data", "qa.jsonl", "--base-url", url, "--policy", "fixed", "--prompt", "{question}")
+    options = ("--data", "qa.jsonl", "--base-url", url, "-s", "policy=fixed", "--prompt", "{question}")
     evaljournal("run", *options, "--chat", "a")
     evaljournal("run", *options, "--chat", "gpt-4o")
     answer = printed("run", *options, "--chat", "a", "--chat", "b", "--dry-run")

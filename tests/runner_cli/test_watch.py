@@ -111,7 +111,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path) -> None:
 def test_watching_at_a_terminal(tmp_path: Path) -> None:
     """At a terminal, the run's own screen is drawn."""
     (tmp_path / "slow.py").write_text(SLOW)
-    with process("run", "slow.py", "-o", "live", "--grace", "0", hold=True) as running:
+    with process("run", "slow.py", "-o", "live", "-s", "grace=0", hold=True) as running:
         wait_for(Path("live"), "attempt_started", 10)
         code, screen = run_in_terminal("watch", "live", until=b"4 of 4 busy")
         running.kill()

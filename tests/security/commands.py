@@ -36,13 +36,13 @@ def commands(run: str, out: str) -> list[list[str]]:
 
     texts = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay")]
     data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay")]
-    views = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
+    views = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["compare", run, run]]
     views += [["show", run, "case-1", "--steps", "full"], ["export", run, "--rows", "steps", "-o", f"{out}/steps.jsonl"]]
     views += [["history", run], ["history", run, "--json"], ["report", "--all", run, "-o", f"{out}/index.html"]]
     exports = [["export", run, "-f", "markdown", "--baseline", run, "-o", f"{out}/compared.md"]]
     views += [["gate", run, "--baseline", run], ["gate", run, "--baseline", run, "--json"]]
     other_path = f"{run}/../{Path(run).name}"
-    views += [["compare", run, other_path], ["compare", run, other_path, "--json"], ["diff", f"{run}@a", f"{run}@b"]]
+    views += [["compare", run, other_path], ["compare", run, other_path, "--json"], ["compare", f"{run}@a", f"{run}@b"]]
     exports += [["export", run, "-f", name, "-o", f"{out}/{name}"] for name in FORMATS]
     views += [["status", run, "--by", "k"], ["report", run, "-o", f"{out}/report.html"]]
     copies = [["salvage", run, "-o", f"{out}/salvaged"], ["fork", run, "-o", f"{out}/forked"]]

@@ -175,7 +175,7 @@ def reading_results(run: Path, target: Path) -> Iterator[tuple[str, Result]]:
         (command, evaljournal(command, run)) for command in ("ls", "status", "log", "verify", "show", "watch", "replay")
     )
     yield "show a", evaljournal("show", run, "a", "--json")
-    yield "diff", evaljournal("diff", run, run)
+    yield "compare", evaljournal("compare", run, run)
     yield "export", evaljournal("export", run, "-o", target / "export.jsonl")
     yield "report", evaljournal("report", run, "-o", target / "report.html")
     yield "salvage", evaljournal("salvage", run, "-o", target / "salvaged")

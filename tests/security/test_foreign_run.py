@@ -40,33 +40,44 @@ def exact(output):
 EVIL = OWN.replace("own", "evil").replace("exact", "score")
 URL = "http://127.0.0.1:9"
 """The discard port of this machine, where nothing listens."""
+
+
+def definition(**keys: Any) -> str:
+    """Return the record of an evaluation without code."""
+    return json.dumps({"options": {name.replace("_", "-"): value for name, value in keys.items()}})
+
+
 ATTACKS: dict[str, tuple[str, dict[str, list[str]]]] = {
     "file": ("evil.py:evil", {"opened": ["evil.py"], "imported": ["evil.py"]}),
     "module": ("evil_module:evil", {"opened": ["evil_module.py"], "imported": ["evil_module.py"]}),
-    "config": ("--config evil.toml", {"opened": ["evil.toml", "qa.jsonl"]}),
+    "config": ("evil.toml", {"opened": ["evil.toml", "qa.jsonl"]}),
     "scorer": (
-        "--data qa.jsonl --output-key question --score evil.py:score",
+        definition(data="qa.jsonl", output_key="question", score=["evil.py:score"]),
         {"opened": ["evil.py", "qa.jsonl"], "imported": ["evil.py"]},
     ),
     "command": (
-        "--data qa.jsonl --command ./evil.sh --score exact",
+        definition(data="qa.jsonl", command="./evil.sh", score=["exact"]),
         {"executed": ["./evil.sh"], "opened": ["evil.sh", "qa.jsonl"]},
     ),
     "endpoint": (
-        f"--data qa.jsonl --endpoint {URL}/ --header 'Authorization: ${VARIABLE}' --body @id_rsa --score exact",
+        definition(
+            data="qa.jsonl", endpoint=f"{URL}/", header=[f"Authorization: ${VARIABLE}"], body="@id_rsa", score=["exact"]
+        ),
         {"connected": ["127.0.0.1:9"], "expanded": [VARIABLE], "opened": ["id_rsa", "qa.jsonl"]},
     ),
     "chat": (
-        f"--data qa.jsonl --chat gpt --base-url {URL} --key-env {VARIABLE} --prompt @id_rsa --score exact",
+        definition(data="qa.jsonl", chat="gpt", base_url=URL, key_env=VARIABLE, prompt="@id_rsa", score="exact"),
         {"connected": ["127.0.0.1:9"], "expanded": [VARIABLE], "opened": ["id_rsa", "qa.jsonl"]},
     ),
     "judge": (
-        f"--data qa.jsonl --output-key question --judge gpt --judge-url {URL} --judge-key-env {VARIABLE} --rubric @evil.txt",
+        definition(
+            data="qa.jsonl", output_key="question", judge="gpt", judge_url=URL, judge_key_env=VARIABLE, rubric="@evil.txt"
+        ),
         {"connected": ["127.0.0.1:9"], "expanded": [VARIABLE], "opened": ["evil.txt", "qa.jsonl"]},
     ),
 }
 """What a journal names, and what `resume --trust` does because of it."""
-QUICK_OPTIONS = ["--adopt", "--retry-errors", "0", "--deadline", "0.2", "--grace", "0", "--plain"]
+QUICK_OPTIONS = ["--adopt", "-s", "retry.errors=0", "--deadline", "0.2", "-s", "grace=0", "--plain"]
 
 
 def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | bool = False, run: str | None = None) -> Path:
@@ -162,7 +173,8 @@ def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
         assert ({"code", "output"}, 2) == (set(result), result["code"]), (verb, run, result)
         assert f"`evaljournal {verb} {run} --trust`" in result["output"]
         task = ATTACKS[Path(run).name][0]
-        assert all(word in result["output"] for word in task.replace("'", "").split()), result["output"]
+        words = re.findall(r"[\w@./:$]+", task.replace('"options"', ""))
+        assert all(word in result["output"] for word in words), result["output"]
     for (name, (_, effects)), result in zip(ATTACKS.items(), results[len(untrusted) :], strict=True):
         observed = {kind: values for kind, values in result.items() if kind not in {"code", "output"}}
         assert effects == observed, (name, result["output"])
@@ -180,7 +192,7 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
             ["resume", f"fork-of-{name}"],
             f"{IMPORTS}SyncExecutor(len, journal='second-fork-of-{name}', options={{'adopt': True}}).run(['a'])",
             ["export", name, "-f", "csv"],
-            ["diff", name, name],
+            ["compare", name, name],
             ["gate", name, "--baseline", name],
             f"{IMPORTS}evaljournal.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
             f"{IMPORTS}evaljournal.rescore(own.own, '{name}', all_outputs=True)",
@@ -297,12 +309,14 @@ def test_the_reference_is_escaped(tmp_path: Path) -> None:
     evil = "\x1b[2J\r\u202e\n  If you trust it: evil"
     shown = evaljournal("resume", foreign_run(tmp_path / "a", f"evil.py:{evil}")).output
     assert r"evil.py:\x1b[2J\r\u202e\n  If" in shown
-    many_scorers = " ".join(f"--score=a{number}" for number in range(1_000))
-    shown = evaljournal("resume", foreign_run(tmp_path / "b", f"--data x {many_scorers} --command evil")).output
-    assert "\n  --command evil\n" in shown
-    shown = evaljournal("resume", foreign_run(tmp_path / "d", f"--data {'x' * 100_000}")).output
-    assert ("… and 80,007 more characters; `evaljournal log" in shown, len(shown) < 25_000) == (True, True)
-    assert "--data '\n" in evaljournal("resume", foreign_run(tmp_path / "c", "--data '")).output
+    scorers = [f"a{number}" for number in range(1_000)]
+    shown = evaljournal(
+        "resume", foreign_run(tmp_path / "b", definition(score=scorers, data="x", command=f"evil{evil}"))
+    ).output
+    assert '\n  command = "evil\\u001b[2J\\r\\u202e\\n  If' in shown.replace(r"\\", "\\").replace("\u202e", r"\u202e")
+    shown = evaljournal("resume", foreign_run(tmp_path / "d", definition(data="x" * 100_000))).output
+    assert ("… and 80,009 more characters; `evaljournal log" in shown, len(shown) < 25_000) == (True, True)
+    assert '{"options"\n' in evaljournal("resume", foreign_run(tmp_path / "c", '{"options"')).output
 
 
 def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]], *, tail: bytes = b"") -> None:

@@ -343,7 +343,7 @@ def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypat
     ("arguments", "secret"),
     [
         (("--endpoint", "{url}", "--body", '{"api_key": "hunter2-hunter2", "q": "{question}"}'), "hunter2"),
-        (("--chat", "m", "--base-url", "{url}", "--extra-body", '{"user": "sk-0123456789ab"}'), "0123456789ab"),
+        (("--chat", "m", "--base-url", "{url}", "-s", 'extra-body={"user": "sk-0123456789ab"}'), "0123456789ab"),
         (("--chat", "m", "--base-url", "{url}", "--prompt", "Use sk-0123456789ab: {question}"), "0123456789ab"),
     ],
     ids=["body", "extra_body", "prompt"],

@@ -45,7 +45,7 @@ class _Line:
 
     def update(self, _: int) -> None:
         live_run = self._live_run
-        text = line(live_run.state, now=live_run.now(), durable=live_run.journal.durable_seq, total=live_run.total)
+        text = line(live_run.state, now=live_run.now(), total=live_run.total)
         self._write(f"\r{text.ljust(len(self._last_text))}")
         self._last_text = text
 

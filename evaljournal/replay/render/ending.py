@@ -1,5 +1,6 @@
 """The final report of a run: how it ended, the counts and scores, the errors, and the next command."""
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -150,7 +151,7 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
         cancel = " --cancel" if state.batches[number].is_lost else ""
         return f"evaljournal rescore {quote(path)} {'' if is_own else f'--judge {quote(model)} '}--batch{cancel}"
     if repair is not None:
-        return repair.new_run or _resume_command(state, path, repair.options)
+        return _resume_command(state, path, repair.options)
     if state.outcome != "finished":
         options = ["--adopt"] if state.outcome == "same_error" else []
         options += ["--retry-failed"] if options and state.failed else []
@@ -206,8 +207,6 @@ class _Repair:
     """What to change before the command; empty if its options are the change."""
     options: tuple[str, ...] = ("--adopt", "--retry-failed")
     """Options of `resume`."""
-    new_run: str = ""
-    """The command of a new run, which replaces `resume`."""
 
 
 @attrs.define
@@ -262,24 +261,29 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
     if truncation is None and not NOT_FOUND.search(cause.error):
         return _Repair(f"fix {printable(cause.location, 200)}") if cause.location else None
     edit = "correct the model name or the URL" if truncation is None else ADVICE[truncation[1]]
-    if task.startswith("--"):
-        options = _copied_options(task)
-        resume_options = ("--adopt", "--retry-failed", f"--task {shlex.quote(options)}")
-        return _Repair(edit, resume_options, new_run="" if state.completed else f"evaljournal run {options}")
+    if (keys := _definition_keys(task)) is not None:
+        names = ("max-tokens",) if truncation is not None else ("chat", "endpoint")
+        assignments = [_assignment(keys, name) for name in names if name in keys or truncation is not None]
+        return _Repair(edit, ("--adopt", "--retry-failed", *assignments[:1]))
     place = cause.location or task
     return _Repair(f"{edit} in {printable(place, 200)}" if place else edit)
 
 
-def _copied_options(options: str) -> str:
-    """Return the recorded options of a run, quoted again, because a journal may be foreign.
-
-    Options that cannot be copied from a terminal are omitted.
-    """
+def _definition_keys(task: str) -> dict[str, Any] | None:
+    """Return the keys of an evaluation without code, as its run has recorded them; None for another evaluation."""
     try:
-        line = shlex.join(shlex.split(options))
-    except ValueError:
-        line = ""
-    return line if line.isprintable() and 0 < len(line) <= _MAX_COMMAND else "…"
+        fields = json.loads(task) if task.startswith("{") else None
+        return None if fields is None else {**fields.get("file", {}), **fields.get("options", {})}
+    except (ValueError, TypeError, AttributeError, RecursionError):  # The journal may be foreign.
+        return None
+
+
+def _assignment(keys: Mapping[str, Any], name: str) -> str:
+    """Return the option of `resume` and `rescore` that sets a key, with its recorded value to be edited."""
+    values = keys.get(name)
+    value = values[0] if isinstance(values, list) and len(values) == 1 else values
+    is_copied = isinstance(value, str) and value.isprintable() and 0 < len(value) <= _MAX_COMMAND
+    return f"-s {shlex.quote(f'{name}={value}') if is_copied else f'{name}=…'}"
 
 
 def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]:
@@ -427,8 +431,8 @@ def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
             for scorer in failed_scorers
             if scorer in state.sessions.errors.scorer_errors
         )
-        if task.startswith("--") and any(map(NOT_FOUND.search, errors)):
-            options = f" --task {shlex.quote(_copied_options(task))}"
+        if (keys := _definition_keys(task)) is not None and any(map(NOT_FOUND.search, errors)):
+            options = f" {_assignment(keys, 'judge')}"
             yield f"correct the judge's model or URL, then score the outputs without a score: {rescore}{options}"
         else:
             yield f"after fixing the scorer, score the outputs without a score: {rescore}"

@@ -275,7 +275,7 @@ def _steps_per_second(state: RunState, now: float) -> float | None:
     return (state.steps.executed - state.steps.before_session) / now if now > 0 and not state.outcome else None
 
 
-def line(state: RunState, *, now: float, durable: int, total: int | None) -> str:
+def line(state: RunState, *, now: float, total: int | None) -> str:
     """Return the status of a run in one line, for a log."""
     if total is None:
         parts = [f"{state.totals.done:,} done"]
@@ -304,5 +304,4 @@ def line(state: RunState, *, now: float, durable: int, total: int | None) -> str
     if state.sessions.errors.last_error and (quiet_text or _pause_text(state, now)):
         parts.append(summary_text.error_text(state.sessions.errors.last_error, now))
     parts += summary_text.scorer_error_lines(state.sessions.errors.scorer_errors, now)
-    parts.append(f"seq {state.seq:,}, synced up to {durable:,}")
     return " · ".join(parts)

@@ -234,7 +234,7 @@ class _OpenCommand:
             value = read_json(stdout)
             return value if command.output_path is None else value_at(value, command.output_path)
         except ValueError as exc:
-            option = "--output-format json" if command.output_path is None else "--output-path"
+            option = "-s output-format=json" if command.output_path is None else "--output-path"
             fix = f"print one JSON value, and logs to stderr, or omit {option} to use the text"
             raise InvalidReply(f"stdout is not JSON ({exc}): {excerpt(text, 300)!r}; {fix}") from exc
         except MissingField as exc:

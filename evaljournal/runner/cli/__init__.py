@@ -25,25 +25,25 @@ with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  #
     from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, writing_output
 
 _GROUPS: Final = {
-    "Evaluate": {
+    "First day": {
+        "init": "Write a configuration file for an evaluation without code.",
         "run": "Run an evaluation, or a suite of several.",
         "resume": "Resume an interrupted run or suite.",
-        "cancel": "Cancel the batches of a run.",
-        "rescore": "Re-score recorded outputs; the task is not called.",
-        "init": "Write a configuration file for an evaluation without code.",
-        "import": "Import a promptfoo configuration.",
-    },
-    "Look": {
         "status": "Show the status of a run.",
-        "watch": "Watch a run live.",
-        "log": "Print the records of a run.",
         "show": "Show one trial in full, or list the trials.",
-        "replay": "Show a run as of any record, or play it back.",
+        "compare": "Compare two runs trial by trial, or several in one table.",
+        "report": "Write an HTML report of a run, two runs, a suite or all runs.",
+    },
+    "Live": {
+        "watch": "Watch a run live.",
+        "view": "Show a run live in a browser.",
+        "cancel": "Cancel the batches of a run.",
+    },
+    "Results": {
         "ls": "List the runs.",
         "history": "Show the results of an evaluation run by run.",
-        "report": "Write an HTML report of a run, two runs, a suite or all runs.",
-        "view": "Show a run live in a browser.",
-        "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+        "gate": "Check whether a run is worse than a baseline.",
+        "rescore": "Re-score recorded outputs; the task is not called.",
         "prices": "Show the prices of models.",
     },
     "Review": {
@@ -51,30 +51,30 @@ _GROUPS: Final = {
         "annotate": "Give an output a label, or import labels.",
         "agreement": "Show how well scorers agree with human labels.",
     },
-    "Compare": {
-        "compare": "Compare two runs trial by trial, or several in one table.",
-        "gate": "Check whether a run is worse than a baseline.",
-        "diff": "Compare two runs: another name of `compare`.",
-    },
     "Claims": {
         "attest": "State a result so that others can check it.",
         "disclose": "Write selected trials with proofs that they belong to a claim.",
         "check": "Check a claim, or trials that were disclosed for it.",
     },
     "Journal": {
+        "log": "Print the records of a run.",
+        "replay": "Show a run as of any record.",
         "verify": "Check that a journal is intact and its run followed the rules.",
         "salvage": "Copy the intact records of a damaged journal.",
         "fork": "Start a new run from any record of another.",
         "merge": "Merge the runs of all shards into one.",
     },
+    "Formats": {
+        "import": "Import a promptfoo configuration.",
+        "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+    },
 }
+"""Heading of the help → its commands; those of the first are enough for a first day."""
 COMMANDS: Final = {name: text for commands in _GROUPS.values() for name, text in commands.items()}
 """Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
 ADDED: Final = ("import",)
 """Commands of our integrations, which are entry points of the group `evaljournal.commands`. Those of other packages are not in
 the help: it would take three times as long to find them."""
-ALIASES: Final = {"diff": "compare"}
-"""Another name of a command → the command."""
 
 USAGE: Final = 2
 UNFINISHED: Final = 3
@@ -116,9 +116,10 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         with _exit_on_signal():
-            name = ALIASES.get(cmd_name, cmd_name)
-            is_added = name in ADDED or name not in COMMANDS
-            command = added_command(name) if is_added else getattr(import_module(f"{__name__}.commands.{name}"), name)
+            is_added = cmd_name in ADDED or cmd_name not in COMMANDS
+            command = (
+                added_command(cmd_name) if is_added else getattr(import_module(f"{__name__}.commands.{cmd_name}"), cmd_name)
+            )
         if command is None:
             return None
         if not gc.isenabled():  # As `evaljournal.__main__` has set it.

@@ -183,8 +183,7 @@ class CommandSession:
             if live_run.state.trials.warnings.blocking_calls and not is_hint_printed:
                 is_hint_printed = True
                 echo("\n".join(blocking_call_lines(live_run.state)), err=True)
-            durable_seq = live_run.journal.durable_seq
-            printer.update(live_run.state, now=live_run.now(), durable_seq=durable_seq, total=live_run.total)
+            printer.update(live_run.state, now=live_run.now(), total=live_run.total)
 
 
 def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:

@@ -30,7 +30,7 @@ Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); a DataFrame of pandas or polars; a Hugging Face dataset; an
 iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one of these."""
 
-_NAN_HINT: Final = "--nan null, or Dataset(…, nan='null') in Python, reads NaN as null"
+_NAN_HINT: Final = "-s nan=null, or Dataset(…, nan='null') in Python, reads NaN as null"
 
 _BLOCK = 65_536
 """Cases in memory while shuffling; a larger dataset is read several times."""

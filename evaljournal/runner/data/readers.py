@@ -192,7 +192,7 @@ def _delimiter(path: Path) -> str:
     others = [separator for separator, count in counts.items() if count > 1]
     if len(others) > 1:
         names = " or ".join(map(repr, others))
-        raise UsageError(f"fields may be separated by {names}; pass --delimiter, or delimiter=… in Python", path=path, line=1)
+        raise UsageError(f"fields may be separated by {names}; add -s delimiter=… (delimiter=… in Python)", path=path, line=1)
     return others[0] if others else usual_delimiter
 
 
@@ -214,7 +214,7 @@ def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
             start, end = end + 1, skipped + reader.line_num
             if fields and len(fields) != len(header):
                 hint = (
-                    f"the columns are separated by {delimiter!r}; `run` has --delimiter for another separator"
+                    f"the columns are separated by {delimiter!r}; `run -s delimiter=…` sets another separator"
                     if is_detected
                     else ""
                 )

@@ -513,7 +513,7 @@ class Batcher:
             if is_too_large or tokens > max_tokens:
                 tokens -= line_tokens
                 if not lines and not self._open:
-                    text = f"one line has about {plural(line_tokens, 'token')}, more than --batch-tokens (batch_tokens) allows"
+                    text = f"one line has about {plural(line_tokens, 'token')}, more than batch-tokens (batch_tokens) allows"
                     self._shutdown.stop("quota", text)
                 break
             need = {} if self._budget is None else self._budget.reserve_line(job, reserved or {})

@@ -217,7 +217,7 @@ def pairwise_scorers(name: str, judge: Judge, other_run: OtherRun) -> Iterator[t
     if not isinstance(judge, Judge):
         raise UsageError(f"{judge!r} is not a judge, which `judge(MODEL)` returns")
     if dict(judge.choices) != dict(CHOICES):
-        raise UsageError("a pairwise judge has its own choices (first, second, tie); remove --choice")
+        raise UsageError("a pairwise judge has its own choices (first, second, tie); remove choice")
     rubric = PAIR_RUBRIC if judge.rubric == RUBRIC else judge.rubric
     full_name = f"{name}-vs-{other_run.name}"
     orders: dict[Order, tuple[str, str]] = {"first": (WIN, LOSS), "second": (LOSS, WIN)}

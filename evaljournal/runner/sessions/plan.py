@@ -267,7 +267,7 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
         and any("{" in model for model in models)
         and any(isinstance(size, Mapping) for size in settings.limits.values())
     ):
-        raise UsageError("cases name the models; add --limit-key with the column", setting="limits", value="MODEL=…")
+        raise UsageError("cases name the models; add -s limit-key=…", setting="limits", value="MODEL=…")
     problem, is_seen = "", settings.sees_model_calls
     for task in evaluation.tasks.values():
         if isinstance(task, Billed | RecordedOutput):
@@ -281,7 +281,7 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
             problem = "the tokens of a command are unknown; add --gateway, which sees its model calls, or use --rpm"
         else:
             problem = (
-                "the tokens of a function are unknown; add --durable http (durable='http' in Python) or --gateway, "
+                "the tokens of a function are unknown; add -s durable=http (durable='http' in Python) or --gateway, "
                 "which see its model calls, or use --rpm"
             )
     check_limits(settings.limits, models=models if is_known else None, shards=shard.count if shard else 1, problem=problem)

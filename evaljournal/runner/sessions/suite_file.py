@@ -35,7 +35,7 @@ class SuiteEntry:
 
     name: str
     reference: str
-    """Where it is defined: `evals/capitals.py:capitals`, or options such as `--config evals/qa.toml`."""
+    """Where it is defined: `evals/capitals.py:capitals`, or the definition of an evaluation without code."""
     run: str
     """The directory of its run, in that of the suite."""
 

@@ -50,7 +50,7 @@ def test_the_files_equal_an_export() -> None:
 
 def test_the_file_grows_and_survives_a_kill() -> None:
     """Each trial is written when it is done; after `kill -9` and resume, each is there once."""
-    with process("run", "slow.py", "--slots", "4", "--policy", "fixed", "--export", "nat:nat", hold=True) as killed:
+    with process("run", "slow.py", "--slots", "4", "-s", "policy=fixed", "--export", "nat:nat", hold=True) as killed:
         assert wait_until(lambda: Path("nat/workflow_output.jsonl").exists() and len(ids()) >= 6)
         killed.kill()
     grown = ids()

@@ -106,7 +106,7 @@ def test_python_providers_and_functions() -> None:
             "evaluateOptions": {"maxConcurrency": 2},
         }
     )
-    code, _, _ = run_process("run", "evals/qa.py", "-o", "run", "--retry-errors", 0)
+    code, _, _ = run_process("run", "evals/qa.py", "-o", "run", "-s", "retry.errors=0")
 
     assert 1 == code
     assert {"lima@twice": "<Say lima><Say lima>", "la-paz@twice": "<Say la-paz><Say la-paz>"} == {

@@ -280,7 +280,7 @@ def test_nodes_come_and_go(cluster: RayCluster, capfd: pytest.CaptureFixture[str
 @pytest.mark.exhaustive
 def test_sigterm_is_handled_by_the_run(cluster: RayCluster) -> None:
     """Ray installs a handler that prints a stack trace; that of the run is installed after it."""
-    with start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "60", "--grace", "0.2") as process:
+    with start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "60", "-s", "grace=0.2") as process:
         assert wait_until(Path("effects.txt").exists)
         process.terminate()
         assert 3 == process.wait()
@@ -314,7 +314,7 @@ def test_a_lost_cluster_stops_the_run() -> None:
     The exit code is not checked: Ray may crash while the interpreter exits.
     """
     with ray_cluster() as cluster:
-        process = start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "600", "--grace", "0.2")
+        process = start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "600", "-s", "grace=0.2")
         assert wait_until(Path("effects.txt").exists)
     with process:
         process.wait()

@@ -57,7 +57,7 @@ class Anthropic:
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """Return the body of a call."""
         if request.seed is not None:
-            raise UsageError("Anthropic's API has no seed; remove --model-seed (seed)")
+            raise UsageError("Anthropic's API has no seed; remove model-seed (seed)")
         system, messages = split_system(request.messages)
         output_format = None if request.schema is None else {"type": "json_schema", "schema": request.schema}
         output_config = {"effort": request.effort, "format": output_format}

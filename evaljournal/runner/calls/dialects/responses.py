@@ -33,7 +33,7 @@ class Responses(Completions):
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """Return the body of a call."""
         if request.seed is not None:
-            raise UsageError("the Responses API has no seed; remove --model-seed (seed)")
+            raise UsageError("the Responses API has no seed; remove model-seed (seed)")
         json_schema = {"type": "json_schema", "name": "output", "strict": True, "schema": request.schema}
         parameters = {
             "temperature": request.temperature,

@@ -58,14 +58,14 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     all comparisons.
 
     Trials with different content are not compared. The exit code is 0 even if the runs differ; `evaljournal gate` returns a
-    verdict. `diff` is another name of this command.
+    verdict.
 
     \b
     evaljournal compare runs/capitals/0001 runs/capitals/0002 --by difficulty
     evaljournal compare runs/capitals/0001 runs/capitals/0002 --json | jq '.broken[].trial'
     evaljournal compare
     evaljournal compare runs/capitals/0003 --baseline large
-    evaljournal diff runs/capitals/0003@mini runs/capitals/0003@large
+    evaljournal compare runs/capitals/0003@mini runs/capitals/0003@large
     """
     references = runs or (find_reference(),)
     if len(references) == 2 and baseline is None:  # noqa: PLR2004 - two runs

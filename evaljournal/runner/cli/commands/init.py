@@ -12,7 +12,7 @@ from evaljournal.runner.errors import UsageError
 
 _INTRO: Final = """\
 # Run with: evaljournal run --config {path}
-# The keys are options of `evaljournal run`; flags take precedence. Paths are relative to the working directory.
+# Options of `evaljournal run` take precedence. Paths are relative to the working directory.
 """
 _CHOICE: Final = (
     "# Target: uncomment one of these, or write a file for one: `evaljournal init --chat`, --endpoint or --command.\n"
@@ -56,11 +56,16 @@ def init(path: Path, target: str | None, with_all: bool) -> None:
 
 
 def _all_keys() -> str:
-    groups = []
+    """Return every key as a comment; those of tables are at the end, where a table of TOML is written."""
+    rows: dict[str, list[str]] = {}
     for group, options in TABLE.items():
-        rows = [f"# {option.help}\n# {option.key} = {option.example or 'true'}\n" for option in options if option.in_file]
-        groups.append(f"\n# {group}\n\n" + "\n".join(rows))
-    return "".join(groups)
+        for option in options:
+            if option.in_file:
+                table, _, key = option.key.rpartition(".")
+                row = f"# {option.help}\n# {key} = {option.example or 'true'}\n"
+                rows.setdefault(f"# [{table}]" if table else f"# {group}", []).append(row)
+    ordered_rows = sorted(rows.items(), key=lambda item: item[0].startswith("# ["))
+    return "".join(f"\n{heading}\n\n" + "\n".join(texts) for heading, texts in ordered_rows)
 
 
 def _short_file(target: str | None) -> str:

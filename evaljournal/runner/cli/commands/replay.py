@@ -1,16 +1,12 @@
 """The command `evaljournal replay`."""
 
 import re
-import signal
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import click
-import trio
 
 from evaljournal.journal import Record, read
-from evaljournal.journal.events import SessionStarted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.ending import next_step
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
@@ -25,19 +21,9 @@ from evaljournal.runner.cli.terminal.display import (
     print_screen,
     status_json,
 )
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.paths import run_start
-from evaljournal.runner.signals import until_signal
-
-
-def parse_speed(text: str) -> float:
-    """Parse a speed: 10x or 0.5."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)x?", text)
-    if match is None or float(match[1]) <= 0:
-        raise click.BadParameter(f"{text!r} is not a speed, such as 1x, 10x or 0.5x")
-    return float(match[1])
 
 
 @click.command()
@@ -46,33 +32,24 @@ def parse_speed(text: str) -> float:
 @click.option(
     "--at-time", metavar="T", help="As of this many seconds after the start, or a time such as 2026-11-15T09:30 (UTC)."
 )
-@click.option("--play", type=parse_speed, metavar="SPEED", help="Play it back from the start, at a speed such as 10x.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON, as `status` does.")
-def replay(path: Path, seq: int | None, at_time: str | None, play: float | None, as_json: bool) -> None:
-    """Show a run as of any record or time, or play it back.
+def replay(path: Path, seq: int | None, at_time: str | None, as_json: bool) -> None:
+    """Show a run as of any record or time.
 
-    Every number is computed from the records. A damaged run is shown up to the damage, with exit code 4. Playback skips the
-    time between sessions.
+    Every number is computed from the records. A damaged run is shown up to the damage, with exit code 4.
 
     \b
     evaljournal replay runs/capitals/0001 --at 276
     evaljournal replay runs/capitals/0001 --at-time 90
-    evaljournal replay --play 10x
     """
     if seq is not None and at_time is not None:
         raise click.UsageError("--at and --at-time are mutually exclusive; pass one of them")
-    if play is not None and as_json:
-        raise click.UsageError("--json and --play are mutually exclusive; pass one of them")
     seq, now = (seq, None) if at_time is None else _find_point(path, at_time)
     view = open_run(path, seq)
     if as_json:
         print_json(status_json(view))
     else:
-        if play is None:
-            print_screen(view, now)
-        else:
-            with run_display() as show:
-                trio.run(until_signal, partial(play_back, view, play, show), signal.SIGINT)
+        print_screen(view, now)
         echo(_position_text(view), err=True)
     exit_if_damaged(view.problem, quiet=as_json)
 
@@ -133,18 +110,3 @@ def _find_wall_time(path: Path, time: datetime) -> int:
         last_record = record
     last_time = printable(last_record.at) if last_record else "an unknown time"
     raise UsageError(f"{path} has no state at {text}; its last record is at {last_time}")
-
-
-async def play_back(run: LoadedRun, speed: float, show: Show) -> None:
-    """Show a run from its start, at a multiple of its speed."""
-    playback = LoadedRun(run.path)
-    start = trio.current_time()
-    for record in run.records():
-        if isinstance(record.event, SessionStarted):  # The seconds start at 0; the gap between sessions is skipped.
-            start = trio.current_time() - record.t / speed
-        elif playback.state.sessions:
-            while record.t > (now := (trio.current_time() - start) * speed):
-                show(playback, now)
-                await trio.sleep(FRAME_INTERVAL)
-        playback.apply(record)
-    show(playback, playback.state.t)

@@ -19,6 +19,8 @@ from evaljournal.runner.cli.options.decorators import (
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.model_urls import check_shared_options, options_from_environment
 from evaljournal.runner.cli.options.no_code import scorers_from_options
+from evaljournal.runner.cli.options.table import OPTIONS, overrides
+from evaljournal.runner.cli.options.values import command_values
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import user_code
@@ -66,14 +68,6 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 @leave_option("Scoring", "the same command collects the results")
 @grouped_option(
     "Scoring",
-    "--batch-poll",
-    type=float,
-    metavar="S",
-    help="Polling interval for open batches in seconds (default: 60); it doubles, up to ten times this value, while nothing "
-    "changes.",
-)
-@grouped_option(
-    "Scoring",
     "--cancel",
     is_flag=True,
     help="Cancel the batches that this command has submitted, use the results of finished lines, and send nothing.",
@@ -90,7 +84,6 @@ def rescore(
     slots: int | None,
     batch: bool,
     leave: bool,
-    batch_poll: float | None,
     cancel: bool,
     as_json: bool,
     **options: Any,
@@ -112,23 +105,26 @@ def rescore(
     """
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
-    values = {name: value for name, value in options.items() if value is not None and value != ()}
-    if values and reference is not None:
+    values = command_values({**options, "only_variant": ()})
+    has_scorers = any(options[option.name] for option in OPTIONS if option.flag and option.name in options)
+    if other_settings := overrides(values).keys() - {"batch_poll"}:
+        raise UsageError(f"-s {min(other_settings)} is a setting of `run` and `resume`; `rescore` has batch-poll only")
+    if has_scorers and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     if against is not None and ("judge" not in values or "score" in values):
         raise UsageError("--against requires --judge, without --score")
     other_run = None
     with user_code(), unwrap_exception_groups():
-        if values:
+        if has_scorers:
             evaluation, reference = _evaluation_from_options(values), ""
             if against is not None:
                 judges = {name: scorer.function for name, scorer in evaluation.scorers.items()}
                 evaluation, other_run = pairwise_evaluation(evaluation, judges, against.path, against.variant)
         else:
-            evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
+            evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust, values=values)
         session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference}
         session_options |= {"cancel_batches": True} if cancel else {"batch": batch, "leave": leave}
-        session_options |= {} if batch_poll is None else {"batch_poll": batch_poll}
+        session_options |= {"batch_poll": values["batch_poll"]} if "batch_poll" in values else {}
         session = Rescoring(evaluation, path, all_outputs=all_outputs, other_run=other_run, **session_options)
         with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
             result = run_in_trio(session.rescore)

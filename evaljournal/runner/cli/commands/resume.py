@@ -21,6 +21,7 @@ from evaljournal.runner.cli.options.decorators import (
 )
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.options.values import command_values
 from evaljournal.runner.cli.session import CommandSession, run_output
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.ending import finish
@@ -77,17 +78,18 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
     evaljournal resume runs/capitals/0001 --retry-failed
     """
     options["leave"] = not wait
+    values = command_values(options)
     if is_suite(path):
         from evaljournal.runner.cli.suites.command import resume_suite  # noqa: PLC0415  # most runs are in no suite
 
-        resume_suite(path, options, reference, trust=trust)
+        resume_suite(path, values, options, reference, trust=trust)
     run_finished = run_finish(path)
     if run_finished is not None and not options["adopt"] and not (options["retry_failed"] and run_finished.failed):
         _report_finished(path, options)
-    changes = overrides(options)
+    changes = overrides(values)
     with user_code():
         options |= {"resume": True, "trust": trust or reference is not None, "state": RunState()}
-        evaluation, reference = locate_evaluation(path, reference, trust=trust, state=options["state"])
+        evaluation, reference = locate_evaluation(path, reference, trust=trust, state=options["state"], values=values)
         if wait and not (changes.get("batch") or options["state"].settings.get("batch") or options["state"].batches):
             raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
         if (output := run_output(options)) is not None:

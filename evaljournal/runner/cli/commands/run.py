@@ -5,20 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.state.shards import Shard
-from evaljournal.runner.cli.options.config_file import config_option
-from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, leave_option, run_options, yes_option
-from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
+from evaljournal.runner.cli.options.decorators import (
+    GroupedCommand,
+    config_option,
+    grouped_option,
+    leave_option,
+    run_options,
+    yes_option,
+)
+from evaljournal.runner.cli.options.locate import load_reference
+from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation
 from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.options.values import command_values, to_keys
 from evaljournal.runner.cli.session import CommandSession, run_output
-from evaljournal.runner.cli.suites.discovery import check_options, discover, is_suite_reference, load_toml
+from evaljournal.runner.cli.suites.discovery import check_options, discover, is_suite_reference
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
-from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.runs.paths import RUNS, next_path, run_finish, runs_under
@@ -61,8 +68,7 @@ def _parse_shard(text: str) -> Shard:
 )
 @yes_option("Target")
 @leave_option("Concurrency")
-@click.pass_context
-def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, dry_run: bool, **options: Any) -> None:
+def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options: Any) -> None:
     """Run an evaluation, or a suite of several.
 
     REFERENCE is file.py, file.py:name, package.module:name or a configuration file. Without it, the options describe the
@@ -85,20 +91,21 @@ def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, d
     evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
     evaljournal run evals/capitals.py --shard 3/8 -o runs/capitals/0001-3of8
     """
-    changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
+    values = command_values(options)
+    changes = overrides(values)
     if is_suite_reference(references):
-        check_options(ctx)
+        check_options(values, options)
         if not dry_run:
             from evaljournal.runner.cli.suites.command import run_suite  # noqa: PLC0415  # most runs are in no suite
 
-            run_suite(ctx, references, path, {**options, "path": path})
+            run_suite(references, path, values, {**options, "path": path})
         with user_code():
-            suite = discover(ctx, references)
+            suite = discover(references, values)
         for evaluation, reference in suite.evaluations:
             _dry_run(evaluation, reference, suite.changes, path, options)
         return
     with user_code():
-        evaluation, reference = _load(references[0] if references else None, ctx)
+        evaluation, reference = _load(references[0] if references else None, options["config"], values)
     with user_code():
         run_to_resume = path if path is not None and _is_unfinished(path) else None
         if run_to_resume is not None:
@@ -135,17 +142,19 @@ def _dry_run(
     print_dry_run(selection, reference, path, settings, shard, as_json=options["json"])
 
 
-def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
-    """Load the evaluation from a Python file, or build it from the options."""
-    definition_options = [name for name in DEFINITION if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
-    if reference is None:
-        if not definition_options:
-            raise UsageError("no evaluation: pass a file, such as evals/capitals.py, or describe one with --data FILE …")
-        return evaluation_from_options(ctx, is_new=True)
-    if definition_options:
-        flag = f"--{min(definition_options).replace('_', '-')}"
-        raise UsageError(f"{reference} and {flag} both define the evaluation; pass only one")
-    return load_toml(reference) if reference.endswith(".toml") else load_evaluation(reference)
+def _load(reference: str | None, config: Path | None, values: Mapping[str, Any]) -> LoadedEvaluation:
+    """Load the evaluation that a reference names, or build it from a configuration file and options."""
+    definition_values = {name: value for name, value in values.items() if name in DEFINITION}
+    if reference is not None:
+        if config is not None or definition_values:
+            flag = "--config" if config is not None else f"--{min(to_keys(definition_values))}"
+            raise UsageError(f"{reference} and {flag} both define the evaluation; pass only one")
+        return load_reference(reference)
+    if config is not None:
+        return build_evaluation(Definition.read(config, definition_values), is_new=True)
+    if not definition_values:
+        raise UsageError("no evaluation: pass a file, such as evals/capitals.py, or describe one with --data FILE …")
+    return build_evaluation(Definition(definition_values), is_new=True)
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -1,6 +1,8 @@
 """Decorators that add options to commands, and help that lists the options by group."""
 
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -8,7 +10,15 @@ from click.shell_completion import CompletionItem
 
 from evaljournal.runner import scorers
 from evaljournal.runner.cli.arguments import F
-from evaljournal.runner.cli.options.table import ADVANCED, ONLY_VARIANT, TABLE, Option, is_definition, is_setting
+from evaljournal.runner.cli.options.table import (
+    ADVANCED,
+    ONLY_VARIANT,
+    TABLE,
+    Option,
+    is_definition,
+    is_setting,
+    removed_option,
+)
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 
@@ -38,6 +48,22 @@ class GroupedCommand(click.Command):
         super().__init__(*arguments, **options)
         show_all = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _print_all_options}
         self.params.append(GroupedOption(["--help-all"], group="Output", help="Show all options and exit.", **show_all))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an option that is a key by now is an error that shows how to set the key."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as exc:
+            option = removed_option(exc.option_name)
+            if option is None:
+                raise
+            example = (option.example or "true").strip('"')
+            assignment = f"-s {shlex.quote(f'{option.key}={example}')}"
+            raise click.UsageError(
+                f"{exc.option_name} is the key {option.key} of the configuration file: {option.in_a_file} in FILE.toml, "
+                f"or {assignment}",
+                ctx,
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group."""
@@ -71,21 +97,38 @@ def _table_options(is_selected: Callable[[Option], bool], *, with_defaults: bool
     def decorate(function: F) -> F:
         for group, options in reversed(list(TABLE.items())):
             for option in reversed(options):
-                if is_selected(option):
+                if option.flag and is_selected(option):
                     function = _add_option(option, function, group, option.help if with_defaults else option.text)
-        return function
+        return assignments_option(function)
 
     return decorate
-
-
-run_options = _table_options(lambda _: True)
-resume_options = _table_options(lambda option: not option.targets or is_setting(option, experiment=False), with_defaults=False)
-scorer_options = _table_options(lambda option: option in TABLE["Scoring"] and is_definition(option), with_defaults=False)
 
 
 def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
     """Add an option under a group of the help."""
     return click.option(*flags, cls=GroupedOption, group=group, **arguments)
+
+
+assignments_option = grouped_option(
+    "Output",
+    "-s",
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a key of the configuration file, such as retry.errors=2; repeatable. docs/configuration.md lists all of them.",
+)
+config_option = grouped_option(
+    "Dataset",
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with these options, and more, as keys; options take precedence. `evaljournal init` writes one.",
+)
+
+run_options = _table_options(lambda _: True)
+resume_options = _table_options(lambda option: not option.targets or is_setting(option, experiment=False), with_defaults=False)
+scorer_options = _table_options(lambda option: option in TABLE["Scoring"] and is_definition(option), with_defaults=False)
 
 
 def only_variant_option(group: str, text: str) -> Callable[[F], F]:

@@ -1,24 +1,30 @@
 """Find the evaluation that a run was started from."""
 
+import contextlib
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
+
+import attrs
+import orjson
 
 from evaljournal.journal.events import SessionStarted
 from evaljournal.journal.ownership import Start, own_runs_problem, start_events
 from evaljournal.replay import RunState
 from evaljournal.replay.text import printable
-from evaljournal.runner.cli.options.no_code import evaluation_from_reference, is_option_reference
+from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation, is_definition_record
+from evaljournal.runner.cli.options.values import to_keys
+from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.definition.loading import LoadedEvaluation, load_evaluation
 from evaljournal.runner.errors import MissingVariable, UsageError, command
 from evaljournal.runner.runs.changes import recorded_overrides
 from evaljournal.runner.runs.paths import run_start
 
 _MAX_SHOWN: Final = 20_000
-"""Maximum characters of a reference that are shown, one option per line."""
+"""Maximum characters of a recorded location or definition that are shown."""
 _MAX_ESCAPED: Final = 16 * _MAX_SHOWN
 """Maximum characters after control characters are escaped and quotes are added, so that nothing is omitted."""
 _MAX_SETTING: Final = 200
@@ -30,46 +36,80 @@ _BLANKS: Final = re.compile(r"\s{4,}")
 
 
 def locate_evaluation(
-    path: Path, reference: str | None = None, *, verb: str = "resume", trust: bool = False, state: RunState | None = None
+    path: Path,
+    reference: str | None = None,
+    *,
+    verb: str = "resume",
+    trust: bool = False,
+    state: RunState | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> LoadedEvaluation:
-    """Load the evaluation of a run from `reference`, or from where the run was started.
+    """Load the evaluation of a run from `reference`, or from what the run has recorded: its location or its definition.
+
+    `values` are those that the command has got; those of keys that define an evaluation without code replace the recorded ones.
 
     In the second case, or with `state`, the whole journal is read, once, and its records are applied to `state`.
     Without a reference or `trust`, nothing that the journal of another user or machine names is imported, executed or read.
     With a reference, but without `trust`, `state` has none of the settings that were passed in earlier sessions of such a run.
     """
     if reference is not None and state is None:
-        return load_reference(reference)
+        return load_reference(reference, values)
     starts = start_events(path, None if state is None else state.apply)
     recorded_reference, is_own = _recorded_reference(starts)
     if reference is not None:
         if state is not None and not (is_own or trust):
             state.settings.pop("overridden", None)  # No recorded setting applies.
-        return load_reference(reference)
+        return load_reference(reference, values)
     if not recorded_reference:
         raise _no_reference_error(path, verb)
     if not (is_own or trust):
         raise _foreign_run_error(path, verb, recorded_reference, starts, own_runs_problem())
     try:
-        loaded_evaluation = load_reference(recorded_reference)
+        loaded_evaluation = load_reference(recorded_reference, values)
         source = loaded_evaluation.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"the dataset {source} does not exist")
     except MissingVariable:
         raise  # The evaluation was found.
     except UsageError as exc:
-        new_reference = shlex.quote(recorded_reference) if is_option_reference(recorded_reference) else "REFERENCE"
-        new_command = command(verb, path, f" --task {new_reference}")
+        is_record = is_definition_record(recorded_reference)
+        origin = "in another directory, or a file was moved" if is_record else f"from {recorded_reference}"
+        location = " --task REFERENCE" if not is_record else " -s KEY=FILE" if verb != "cancel" else " --task FILE.toml"
         raise UsageError(
-            f"{exc}\n{path} was started from {recorded_reference}. Run this from that directory, or pass the new location: "
-            f"{new_command}"
+            f"{exc}\n{path} was started {origin}. Run this from that directory, or pass the new location: "
+            f"{command(verb, path, location)}"
         ) from exc
+    if is_definition_record(recorded_reference):
+        _report_edited_file(Definition.decode(recorded_reference), command(verb, path, " --task FILE.toml"))
     return loaded_evaluation
 
 
-def load_reference(reference: str) -> LoadedEvaluation:
-    """Load the evaluation that a reference names: a location in a file, or a command line."""
-    return evaluation_from_reference(reference) if is_option_reference(reference) else load_evaluation(reference)
+def load_reference(reference: str, values: Mapping[str, Any] | None = None) -> LoadedEvaluation:
+    """Load the evaluation that a reference names: a location in a Python file, a configuration file, or a recorded definition.
+
+    `values` of keys that define an evaluation without code replace those that it has.
+    """
+    changes = {name: value for name, value in (values or {}).items() if name in DEFINITION}
+    if is_definition_record(reference):
+        definition = Definition.decode(reference)
+        return build_evaluation(attrs.evolve(definition, options={**definition.options, **changes}))
+    if reference.endswith(".toml"):
+        return build_evaluation(Definition.read(Path(reference), changes), is_new=True)
+    if changes:
+        raise UsageError(
+            f"{next(iter(to_keys(changes)))} describes an evaluation without code, and {reference} is one in Python"
+        )
+    return load_evaluation(reference)
+
+
+def _report_edited_file(definition: Definition, usage: str) -> None:
+    """Print a note if the configuration file of a run has changed: the run continues with what it has recorded."""
+    if definition.path:
+        with contextlib.suppress(UsageError, OSError):
+            file = Definition.read(Path(definition.path))
+            if Definition.decode(attrs.evolve(file, options=definition.options).encode()) != definition:
+                note = f"{definition.path} has changed; the run uses what it has recorded. To use the file: {usage}"
+                echo(printable(note.replace("FILE.toml", shlex.quote(definition.path)), _MAX_SHOWN), err=True)
 
 
 def _recorded_reference(starts: Iterable[tuple[Start, bool]]) -> tuple[str, bool]:
@@ -100,10 +140,10 @@ def _foreign_run_error(path: Path, verb: str, reference: str, starts: Sequence[t
     """Return the error that shows what a run of another user or machine would execute, and with which settings."""
     lines = [
         printable(_BLANKS.sub(lambda blanks: f" ({len(blanks[0]):,} blanks) ", line), _MAX_ESCAPED)
-        for line in _option_lines(reference[:_MAX_SHOWN])
+        for line in _first_characters(_definition_lines(reference), _MAX_SHOWN)
     ]
-    if len(reference) > _MAX_SHOWN:
-        lines.append(f"… and {len(reference) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
+    if (omitted := sum(map(len, _definition_lines(reference))) - _MAX_SHOWN) > 0:
+        lines.append(f"… and {omitted:,} more characters; {command('log', path, ' --json')} prints them")
     recorded_settings: dict[str, Any] = {}
     for event, _ in reversed(starts):
         recorded_settings |= event.settings or {}
@@ -120,6 +160,14 @@ def _foreign_run_error(path: Path, verb: str, reference: str, starts: Sequence[t
     )
 
 
+def _first_characters(lines: Iterable[str], limit: int) -> Iterator[str]:
+    """Yield the lines up to a number of characters."""
+    for line in lines:
+        if limit > 0:
+            yield line[:limit]
+        limit -= len(line)
+
+
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Return lines with settings that another user or machine has recorded; empty if there are none."""
     lines = [f"{printable(name)}: {printable(value, _MAX_SETTING)}" for name, value in islice(settings.items(), _MAX_SETTINGS)]
@@ -128,18 +176,12 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return "\n  ".join(["\nThese recorded settings would replace those of the evaluation:", *lines]) if lines else ""
 
 
-def _option_lines(reference: str) -> list[str]:
-    """Return a recorded reference, one option per line."""
-    if not is_option_reference(reference):
+def _definition_lines(reference: str) -> list[str]:
+    """Return a recorded location, or the keys of a recorded definition, one per line."""
+    if not is_definition_record(reference):
         return [reference]
     try:
-        words = shlex.split(reference)
-    except ValueError:
+        layers = Definition.decode(reference).layers
+    except UsageError:
         return [reference]
-    lines: list[str] = []
-    for word in words:
-        if word.startswith("--") or not lines:
-            lines.append(word)
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    return lines
+    return [f"{key} = {orjson.dumps(value).decode()}" for layer in layers for key, value in to_keys(layer).items()]

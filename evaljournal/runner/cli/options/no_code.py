@@ -1,10 +1,13 @@
 """An evaluation without code: a dataset, a target and scorers, described by options or a configuration file.
 
-A run records the options that were given on the command line, and `resume` parses them again. A configuration file is recorded
-by its name and read again, like a Python file.
+A run records this definition as data: the values of its keys, those of its configuration file included. `resume`, `rescore` and
+workers build the evaluation from that record, so that a file that was edited or deleted meanwhile changes nothing. Files that
+the values name (the dataset, `@prompt.txt`, scorers in Python) are read again, and a change of one is detected like a change of
+code. A key is never recorded: a literal one is rejected, or masked in a text, which then cannot be used again.
 """
 
 import contextlib
+import json
 import re
 import shlex
 from collections import Counter
@@ -12,14 +15,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import click
+import attrs
 import orjson
-from click.core import ParameterSource
 
 from evaljournal import entry_points
 from evaljournal.runner.calls.arguments import TARGETS, new_task
-from evaljournal.runner.cli.options.config_file import VARIANTS, config_option, setting_values
-from evaljournal.runner.cli.options.decorators import run_options
 from evaljournal.runner.cli.options.model_urls import (
     chat_models,
     check_shared_options,
@@ -27,7 +27,8 @@ from evaljournal.runner.cli.options.model_urls import (
     options_from_environment,
     providers_of,
 )
-from evaljournal.runner.cli.options.table import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
+from evaljournal.runner.cli.options.table import BY_KEY, OPTIONS, TABLE, is_definition, is_setting, is_task_option, overrides
+from evaljournal.runner.cli.options.values import parse_values, read_file, to_keys
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.to_json import to_json
@@ -47,9 +48,10 @@ from evaljournal.runner.secrets.masking import (
 )
 from evaljournal.runner.secrets.shapes import MASK
 
-DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
+DEFINITION: Final = frozenset(option.name for option in OPTIONS if is_definition(option))
+_LABELS: Final = {option.name: option.label for option in OPTIONS}
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
-"""Options whose value may be read from a file: `@prompt.txt`."""
+"""Values that may be read from a file: `@prompt.txt`."""
 _NAMED_TEXT: Final = re.compile(r"([A-Za-z0-9][\w.-]*)=(.*)", re.DOTALL)
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
 _URLS: Final = ("endpoint", "base_url", "judge_url")
@@ -57,29 +59,79 @@ _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 
 
-def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> LoadedEvaluation:
-    """Build the evaluation that the options of a command describe.
+@attrs.frozen
+class Definition:
+    """What describes an evaluation without code: values by name."""
+
+    options: Mapping[str, Any]
+    """Values on the command line; they take precedence."""
+    path: str = ""
+    """The configuration file; empty if there is none."""
+    file: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    """Values in the file, settings included."""
+    variants: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict[str, Mapping[str, Any]])
+    """The tables `[[variant]]`: name → values."""
+
+    @classmethod
+    def read(cls, path: Path, options: Mapping[str, Any] | None = None) -> "Definition":
+        """Read a configuration file."""
+        return cls(options or {}, str(path), *read_file(path))
+
+    @classmethod
+    def decode(cls, record: str) -> "Definition":
+        """Return what `encode` has recorded; the record may be foreign."""
+        try:
+            fields = json.loads(record)
+            layers = [parse_values(layer, BY_KEY) for layer in (fields.get("options", {}), fields.get("file", {}))]
+            variants = {name: parse_values(layer, BY_KEY, variant=name) for name, layer in fields.get("variants", {}).items()}
+            return cls(layers[0], str(fields.get("path", "")), layers[1], variants)
+        except (ValueError, TypeError, AttributeError, RecursionError, UsageError) as exc:
+            raise UsageError(f"the recorded definition {record:.200} is invalid: {exc}") from exc
+
+    def encode(self) -> str:
+        """Return the record of the definition: the location of its task, as JSON."""
+        layers = {"options": self.options, "file": self.file}
+        fields: dict[str, Any] = {"path": self.path, **{name: _recorded(layer) for name, layer in layers.items()}}
+        fields["variants"] = {name: _recorded(layer) for name, layer in self.variants.items()}
+        return json.dumps({name: field for name, field in fields.items() if field}, ensure_ascii=False)
+
+    @property
+    def layers(self) -> list[Mapping[str, Any]]:
+        """All values, by where they are written."""
+        return [self.options, self.file, *self.variants.values()]
+
+
+def is_definition_record(reference: str) -> bool:
+    """Return whether a recorded location is a definition, not a place in a file."""
+    return reference.startswith("{")
+
+
+def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedEvaluation:
+    """Build the evaluation that a definition describes.
 
     Only a new run reads variables such as OPENAI_BASE_URL. The URL is recorded as if it had been passed, so that `resume` uses
     the same one.
     """
-    values = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
-    file_values = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
-    tables = ctx.meta.get(VARIANTS, {})
+    tables = definition.variants
     if is_new:
-        values |= options_from_environment(values, *tables.values())
-    command_line_values = {name: value for name, value in values.items() if name not in file_values}
-    check_shared_options(values, [{**table, **command_line_values} for table in tables.values()], command_line_values)
-    _reject_literal_keys(command_line_values)
-    _check_texts(command_line_values)
-    variants = _variants(values, file_values, tables)
+        values = {**definition.file, **definition.options}
+        variables = options_from_environment(values, *tables.values())
+        definition = attrs.evolve(definition, options={**definition.options, **variables})
+    options = definition.options
+    file_values = {name: value for name, value in definition.file.items() if name not in options}
+    values = {**file_values, **options}
+    check_shared_options(values, [{**table, **options} for table in tables.values()], options)
+    for layer in definition.layers:
+        _reject_literal_keys(layer)
+        _check_texts(layer)
+    variants = _variants(values, file_values, tables, definition.path)
     task = next(iter(variants.values())).task if variants else _task(_single_values(values), file_values)
     if "data" not in values:
         raise UsageError("--data is missing: pass the file with the cases")
     try:
         settings = Settings().with_values(overrides(file_values))
     except UsageError as exc:
-        exc.path = values.get("config")
+        exc.path = definition.path or None
         raise
     evaluation: AnyEvaluation = Evaluation(
         task,
@@ -90,11 +142,21 @@ def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> Load
     )
     for name, scorer in scorers_from_options(values, chat_models(values, *tables.values())):
         evaluation.score(name=name)(scorer)
-    return LoadedEvaluation(evaluation, _reference(ctx, command_line_values))
+    return LoadedEvaluation(evaluation, definition.encode())
+
+
+def _recorded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as they are recorded, with keys in texts masked."""
+    masked_values = dict(values)
+    for name in _TEXTS:
+        if name in values:
+            texts = tuple(_recorded_text(name, text) for text in _all_values(values[name]))
+            masked_values[name] = texts if isinstance(values[name], tuple) else texts[0]
+    return to_keys(masked_values)
 
 
 def _variants(
-    values: Mapping[str, Any], file_values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Any], file_values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]], path: str
 ) -> dict[str, Variant]:
     """Return the tables `[[variant]]`, or the product of the options with several values; empty if there are neither."""
     value_lists = {
@@ -120,7 +182,7 @@ def _variants(
             task = _task(_single_values(options), options.keys() - command_line_values)
             variants.append(Variant(name, _parameters(table), task))
         except UsageError as exc:
-            raise UsageError(f"variant {name!r}: {exc.message}", path=values.get("config"), hint=exc.hint) from exc
+            raise UsageError(f"variant {name!r}: {exc.message}", path=path or None, hint=exc.hint) from exc
     return variants_by_name(variants)
 
 
@@ -160,11 +222,6 @@ def _named_prompts(texts: Sequence[str]) -> list[tuple[str, str]]:
         if count > 1:
             raise UsageError(f"--prompt: {count} prompts are named {name!r}; give each a name of its own")
     return [(match[1], match[2]) for match in matches]
-
-
-def is_on_command_line(ctx: click.Context, name: str) -> bool:
-    """Return whether an option was given on the command line, not in a file."""
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +275,7 @@ def _recorded_text(name: str, text: str) -> str:
     """Return an option as it is recorded, with keys masked."""
     masked_text = mask_keys(text)
     if name in {"body", "extra_body"}:
-        with contextlib.suppress(ValueError):  # Reported where it is parsed.
+        with contextlib.suppress(ValueError, RecursionError):  # Reported where it is parsed.
             value = orjson.loads(text)
             if mask_values(value) != value:
                 masked_text = orjson.dumps(mask_values(value)).decode()
@@ -244,14 +301,14 @@ def _all_values(value: Any) -> tuple[Any, ...]:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return _LABELS[name]
 
 
 def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
     """Build the task of the target; reject several targets, and options of another target."""
 
     def flag(name: str) -> str:
-        return f"{_flag(name)} (in the file)" if name in file_values else _flag(name)
+        return f"{_flag(name).removeprefix('-s ').removeprefix('--')} (in the file)" if name in file_values else _flag(name)
 
     targets = [name for name in TARGETS if name in values]
     if len(targets) != 1:
@@ -289,9 +346,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = orjson.loads(text)
     except ValueError as exc:
-        raise UsageError(f"--extra-body is not JSON ({exc}): {text[:200]!r}") from exc
+        raise UsageError(f"extra-body is not JSON ({exc}): {text[:200]!r}") from exc
     if not isinstance(value, dict):
-        raise UsageError(f"--extra-body must be a JSON object, not {text[:200]!r}")
+        raise UsageError(f"extra-body must be a JSON object, not {text[:200]!r}")
     return value
 
 
@@ -299,7 +356,7 @@ def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterat
     for text in texts:
         key, delimiter, value = text.partition(separator)
         if not delimiter or not key.strip():
-            raise UsageError(f"--{name} {text!r}: expected {form}")
+            raise UsageError(f"{name} {text!r}: expected {form}")
         yield key.strip(), value.strip()
 
 
@@ -349,45 +406,7 @@ def _score(text: str) -> bool | float | str:
         return text
 
 
-def _reference(ctx: click.Context, command_line_values: Mapping[str, Any]) -> str:
-    """Return the part of the command line that describes the evaluation."""
-    words: list[str] = []
-    for param in ctx.command.params:
-        name = str(param.name)
-        if name not in command_line_values or name not in DEFINITION:
-            continue
-        for value in _all_values(command_line_values[name]):
-            text = _recorded_text(name, value) if name in _TEXTS else str(value)
-            words += [_flag(name)] if value is True else [_flag(name), text]
-    return shlex.join(words)
-
-
-def is_option_reference(reference: str) -> bool:
-    """Return whether a recorded reference is a command line, not a location in a file."""
-    return reference.startswith("--")
-
-
-@click.command
-@config_option
-@run_options
-def _parse(**_: Any) -> None:
-    """Parse the options of a reference."""
-
-
 def read_settings(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the settings in the table of a file that applies to several evaluations, as `Settings.with_values` takes them."""
-    values = setting_values(table, _parse, path)
-    ctx = _parse.make_context("run", [], default_map=values)
-    return overrides({name: ctx.params[name] for name in values})
-
-
-def evaluation_from_reference(reference: str, *, is_new: bool = False) -> LoadedEvaluation:
-    """Build the evaluation that the options in a reference describe, recorded or passed to `--task`."""
-    try:
-        return evaluation_from_options(_parse.make_context("run", shlex.split(reference)), is_new=is_new)
-    except click.ClickException as exc:
-        raise UsageError(f"the options {reference!r} are invalid: {exc.format_message()}") from exc
-    except UsageError as exc:
-        if exc.setting is None:
-            raise
-        raise UsageError(render_error(exc)) from exc
+    keys = {key: option for key, option in BY_KEY.items() if is_setting(option, experiment=True)}
+    return overrides(parse_values(table, keys, path))

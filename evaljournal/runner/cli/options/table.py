@@ -1,6 +1,8 @@
-"""The options of `run`, `resume` and `rescore`: one table for the flags, the configuration file, `init` and the help.
+"""The keys of a configuration file, and the options of `run`, `resume` and `rescore`: one table.
 
-A new setting is a field of `Settings` and one row here. `runner.cli.options.decorators` adds the options to commands.
+A new setting is a field of `Settings` and one row here. The help, `init`, docs/configuration.md, the reader of configuration
+files and of `-s KEY=VALUE`, and the messages about settings follow from the row. A row has an option of its own if people type
+it while they work; everything else is a key, which a file or `-s` sets, so that the help stays short enough to be read.
 """
 
 import re
@@ -11,9 +13,9 @@ from typing import Any, Final
 import attrs
 import click
 
+from evaljournal.replay.state.steps import REUSES
 from evaljournal.runner import scorers
 from evaljournal.runner.calls.arguments import TARGETS
-from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.limits import HEADER_MODES
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
@@ -25,8 +27,10 @@ _CHOICES: Final = {
     "CHOICE": ("error", "null"),
     "METHOD": ("POST", "GET"),
     "FORMAT": ("text", "json"),
+    "POLICY": ("adaptive", "fixed"),
+    "ACTION": ("score", "error", "exclude"),
+    "WHEN": REUSES,
     "MODE": ("sync", "os"),
-    "POLICY": tuple(POLICIES),
 }
 _TYPES: Final[dict[str | None, Any]] = {"N": int, "S": float, "T": float, "FILE": FILE, "DIR": FILE}
 _TYPES.update({metavar: click.Choice(choices) for metavar, choices in _CHOICES.items()})
@@ -71,10 +75,10 @@ def _derived_field(value: Callable[["Option"], Any]) -> Any:
 
 @attrs.frozen
 class Option:
-    """A row of the table: a flag, and the key of the same name in a configuration file."""
+    """A row of the table: a key of a configuration file, and the flag of the same name if it has one."""
 
     spec: str
-    """The flag and its metavar: `--timeout S`."""
+    """The flag and its metavar, `--timeout S`; of a row without a flag, the key and its metavar: `retry.errors N`."""
     text: str
     """Help text; the help of `run` adds the default of a setting."""
     targets: str = ""
@@ -90,15 +94,30 @@ class Option:
     """Whether several values make variants: one for each combination."""
     multiple: bool = attrs.field(default=attrs.Factory(lambda option: option.varies, takes_self=True), kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
-    """Whether a configuration file may have it."""
-    flag: str = _derived_field(lambda option: option.spec.split()[0].partition("/")[0])
-    """The long flag."""
-    key: str = _derived_field(lambda option: option.flag.removeprefix("--"))
-    """The key in a configuration file."""
-    name: str = _derived_field(lambda option: option.key.replace("-", "_"))
-    """The name of the click parameter."""
+    """Whether it is a key, too; otherwise it is an option for one run only."""
+    table: str = attrs.field(default="", kw_only=True)
+    """The table of its key, if the flag does not name it: `limits` of `--rpm`."""
+    flag: str = _derived_field(lambda option: option.spec.split()[0].partition("/")[0] if option.spec[0] == "-" else "")
+    """The long flag; empty if it has none."""
+    key: str = _derived_field(
+        lambda option: ".".join(filter(None, (option.table, option.spec.split()[0].partition("/")[0].removeprefix("--"))))
+    )
+    """The key in a configuration file; `retry.errors` is `errors` in the table `[retry]`."""
+    name: str = _derived_field(lambda option: re.sub(r"\W", "_", option.flag.removeprefix("--") or option.key))
+    """The name of the value, and of the click parameter."""
     can_be_off: bool = _derived_field(lambda option: option.type in (seconds, failures, count))
     """Whether its value is a number or `none`, which turns it off."""
+
+    @property
+    def label(self) -> str:
+        """What an error calls it: its flag, or its key."""
+        return self.flag or f"-s {self.key}"
+
+    @property
+    def in_a_file(self) -> str:
+        """An example of the key in a configuration file, in one line."""
+        table, dot, key = self.key.rpartition(".")
+        return f"[{table}] {key} = {self.example or 'true'}" if dot else f"{self.key} = {self.example or 'true'}"
 
     @property
     def help(self) -> str:
@@ -133,9 +152,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
         Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
         Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),
-        Option("--delimiter CHAR", "Column separator of a CSV file, or 'tab' (default: that of its header).", "dataset", '";"'),
+        Option("delimiter CHAR", "Column separator of a CSV file, or 'tab' (default: that of its header).", "dataset", '";"'),
         Option(
-            "--nan CHOICE",
+            "nan CHOICE",
             "NaN in the dataset: 'error' rejects it, 'null' reads it as null (default: error).",
             "dataset",
             '"null"',
@@ -172,7 +191,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--endpoint URL", "Call an HTTP endpoint with the input as JSON.", "endpoint.url", '"http://localhost:8000/ask"'
         ),
-        Option("--method METHOD", "HTTP method: POST or GET (default: POST).", "endpoint", '"POST"'),
+        Option("method METHOD", "HTTP method: POST or GET (default: POST).", "endpoint", '"POST"'),
         Option(
             "--body JSON",
             "Request body with {fields} of the case; @FILE reads it from a file (default: the input if it is an object, "
@@ -186,10 +205,10 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "endpoint command",
             '"choices.0.text"',
         ),
-        Option("--error-path PATH", "Path of an error in a reply with a success status.", "endpoint", '"error"'),
-        Option("--done-path PATH", "Path that is true in the last chunk of a complete stream.", "endpoint", '"done"'),
+        Option("error-path PATH", "Path of an error in a reply with a success status.", "endpoint", '"error"'),
+        Option("done-path PATH", "Path that is true in the last chunk of a complete stream.", "endpoint", '"done"'),
         Option(
-            "--idempotency-header NAME",
+            "idempotency-header NAME",
             "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
             "endpoint",
             '"Idempotency-Key"',
@@ -201,8 +220,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '{ Authorization = "Bearer $MY_KEY" }',
             multiple=True,
         ),
-        Option("--connect-timeout S", "Connection timeout in seconds (default: 10).", "endpoint chat", "10", type=seconds),
-        Option("--read-timeout S", "Maximum seconds without data (default: --timeout).", "endpoint chat", "60", type=seconds),
+        Option("connect-timeout S", "Connection timeout in seconds (default: 10).", "endpoint chat", "10", type=seconds),
+        Option("read-timeout S", "Maximum seconds without data (default: --timeout).", "endpoint chat", "60", type=seconds),
         Option(
             "--command LINE",
             "Run a command; the input is JSON on standard input, or in place of {input}.",
@@ -210,7 +229,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"./answer.sh"',
         ),
         Option("--shell", "Run the command in a shell.", "command"),
-        Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
+        Option("output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
         Option(
             "--gateway",
             "Forward the model calls of a command or a function and record each as a step; a command gets no keys.",
@@ -228,7 +247,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             varies=True,
         ),
         Option("--system TEXT", "System prompt; @FILE reads it from a file; repeatable.", "chat", '"@system.txt"', varies=True),
-        Option("--messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
+        Option("messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
         Option(
             "--turns COLUMN",
             "Column with a list of user messages, sent one after the other with the conversation so far; each is a step.",
@@ -236,14 +255,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"turns"',
         ),
         Option(
-            "--image COLUMN",
+            "image COLUMN",
             "Column with images for the user message: paths relative to the dataset, or data: URLs; repeatable.",
             "chat.images",
             '["photo"]',
             multiple=True,
         ),
         Option(
-            "--file COLUMN",
+            "file COLUMN",
             "Column with files for the user message, such as PDF documents; repeatable.",
             "chat.files",
             '["document"]',
@@ -251,12 +270,12 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option("--temperature T", "Sampling temperature; repeatable (default: the model's).", "chat", "0.0", varies=True),
         Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
-        Option("--effort LEVEL", "How much the model reasons: low, medium, high, … (default: the model's).", "chat", '"low"'),
-        Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
-        Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
+        Option("effort LEVEL", "How much the model reasons: low, medium, high, … (default: the model's).", "chat", '"low"'),
+        Option("model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
+        Option("schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
         Option("--stream", "Stream the reply and record the time to its first token.", "chat"),
         Option(
-            "--extra-body JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"
+            "extra-body JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"
         ),
         Option("--prices FILE", "TOML file with token prices (default: built-in table).", "chat judge", '"prices.toml"'),
     ),
@@ -285,7 +304,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"@rubric.txt"',
         ),
         Option(
-            "--choice WORD=VALUE",
+            "choice WORD=VALUE",
             "A verdict of the judge and its score; repeatable (default: correct=1, incorrect=0).",
             "judge.choices",
             "{ good = 1, bad = 0 }",
@@ -299,7 +318,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             default="--base-url, if its model is of the same provider",
         ),
         Option(
-            "--judge-key-env NAME",
+            "judge-key-env NAME",
             "Environment variable with the judge's key.",
             "judge.key_env",
             '"MY_KEY"',
@@ -315,13 +334,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
     ),
     "Retries": (
-        Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", "4"),
-        Option("--retry-parse-errors N", "Retries after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"),
-        Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
-        Option("--retry-deaths N", "Retries of a trial after attempts that ended their worker.", "retry.deaths", "2"),
-        Option("--retry-rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
-        Option("--retry-base-delay S", "Maximum seconds before the first retry; doubles each time.", "retry.base_delay", "1"),
-        Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", "60"),
+        Option("retry.errors N", "Retries of a trial after errors.", "retry.errors", "4"),
+        Option("retry.parse-errors N", "Retries after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"),
+        Option("retry.timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
+        Option("retry.deaths N", "Retries of a trial after attempts that ended their worker.", "retry.deaths", "2"),
+        Option("retry.rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
+        Option("retry.base-delay S", "Maximum seconds before the first retry; doubles each time.", "retry.base_delay", "1"),
+        Option("retry.max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", "60"),
     ),
     "Concurrency": (
         Option(
@@ -342,17 +361,17 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             default="this process",
         ),
         *(
-            Option(f"--{name} N", f"{text}; repeatable{further}.", f"limits.{name}", example, type=str, multiple=True)
-            for name, text, further, example in (
-                ("rpm", "Maximum requests per minute to each model, or to one: MODEL=500", "", "500"),
-                ("tpm", "Maximum tokens per minute, such as 200k", ", like --rpm", '"200k"'),
-                ("itpm", "Maximum input tokens per minute", ", like --rpm", '"100k"'),
-                ("otpm", "Maximum output tokens per minute", ", like --rpm", '"20k"'),
-                ("rpd", "Maximum requests in 24 hours; the run then stops", ", like --rpm", '"10k"'),
+            Option(spec, f"{text}; repeatable{further}.", f"limits.{name}", example, table=table, type=str, multiple=True)
+            for spec, table, name, text, further, example in (
+                ("--rpm N", "limits", "rpm", "Maximum requests per minute to each model, or to one: MODEL=500", "", "500"),
+                ("--tpm N", "limits", "tpm", "Maximum tokens per minute, such as 200k", ", like --rpm", '"200k"'),
+                ("limits.itpm N", "", "itpm", "Maximum input tokens per minute", ", like --rpm", '"100k"'),
+                ("limits.otpm N", "", "otpm", "Maximum output tokens per minute", ", like --rpm", '"20k"'),
+                ("limits.rpd N", "", "rpd", "Maximum requests in 24 hours; the run then stops", ", like --rpm", '"10k"'),
             )
         ),
         Option(
-            "--limit-headers MODE",
+            "limits.headers MODE",
             "Rate limits in the headers of replies: 'read' or 'ignore', if a proxy sends wrong ones.",
             "limits.headers",
             '"ignore"',
@@ -367,20 +386,22 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             default="--no-batch",
         ),
         Option(
-            "--batch-fallback",
+            "batch-fallback",
             "Make the calls that had no result in a batch, or an error that is retried, live, at the full price.",
             "settings",
         ),
-        Option("--batch-tokens N", "Maximum input tokens in all open batches.", "settings", "2000000", default="no limit"),
+        Option("batch-tokens N", "Maximum input tokens in all open batches.", "settings", "2000000", default="no limit"),
         Option(
-            "--batch-poll S",
+            "batch-poll S",
             "Polling interval for open batches in seconds; it doubles, up to ten times this value, while nothing changes.",
             "settings",
             "60",
         ),
-        Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
         Option(
-            "--limit-key FIELD",
+            "policy POLICY", f"How concurrency is adjusted: {', '.join(_CHOICES['POLICY'])}.", "settings.policy", '"adaptive"'
+        ),
+        Option(
+            "limit-key FIELD",
             "Field of the case, or parameter of the variant, that holds its rate-limit key; each key has its own slots.",
             "settings",
             '"model"',
@@ -398,7 +419,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             multiple=True,
         ),
         Option(
-            "--budget-per-trial UNIT=AMOUNT",
+            "budget-per-trial UNIT=AMOUNT",
             "End a trial with an error when its attempts use more, in the same units; repeatable.",
             "settings",
             "{ cost = 0.5 }",
@@ -408,69 +429,67 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--max-failures N", "Stop when more than N trials, or N% of them, have an error.", "settings", '"5%"', type=failures
         ),
         Option(
-            "--stop-on-same-error N",
+            "stop-on-same-error N",
             f"Stop when the first N trials, or calls of a scorer, all end with the same error; '{OFF}' turns it off.",
             "settings",
             "20",
             type=count,
         ),
         Option("--fail-fast/--no-fail-fast", "Stop at the first error.", "settings", default="--no-fail-fast"),
-        Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
+        Option("grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (
         Option("--name NAME", "Name of the evaluation, for runs/NAME (default: name of the data file).", "evaluation", '"qa"'),
         Option(
-            "--durability MODE",
+            "durability MODE",
             "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
             "settings",
             '"sync"',
         ),
         Option(
-            "--write-ahead",
+            "write-ahead",
             "Sync the start of each attempt before its call, and each step before it returns (needed for at-most-once).",
             "settings",
         ),
         Option(
-            "--durable WHAT",
+            "durable WHAT",
             "HTTP requests of a Python task to record as steps: 'http' for model calls, or the start of a URL; repeatable.",
             "settings",
+            '["http"]',
             multiple=True,
-            in_file=False,
         ),
         Option(
             "--key-without REGEX",
             "Text in model requests that is not compared when steps are reused, such as a date in a prompt; repeatable.",
             "settings",
+            '["today is .*"]',
             multiple=True,
-            in_file=False,
         ),
         Option(
-            "--on-declined ACTION",
+            "on-declined ACTION",
             "What to do with declined answers: 'score', 'error' (the trial has an error) or 'exclude' (no scores).",
             "settings",
             '"score"',
-            type=click.Choice(["score", "error", "exclude"]),
         ),
         Option(
-            "--on-truncated ACTION",
-            "What to do with truncated answers; see --on-declined.",
+            "on-truncated ACTION",
+            "What to do with truncated answers; see `on-declined`.",
             "settings",
             '"score"',
-            type=click.Choice(["score", "error", "exclude"]),
         ),
         Option(
-            "--reuse-steps WHEN",
+            "reuse-steps WHEN",
             "When the next attempt reuses completed steps: 'transient' (after an interruption, a rate limit or an outage), "
             "'interrupted', 'always' or 'never'.",
             "settings",
             '"transient"',
-            type=click.Choice(["transient", "interrupted", "always", "never"]),
         ),
         Option(
-            "--requests/--no-requests",
+            "requests",
             "Record the rendered request of each attempt.",
             "settings.record_requests",
-            default="--requests",
+            "false",
+            default="true",
         ),
         Option(
             "--export NAME:PATH",
@@ -487,14 +506,20 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
 
 OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
 _ADVANCED: Final = """
-nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
-messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
-retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
-budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests export head-file
-key-without delimiter verbose on-declined on-truncated itpm otpm rpd limit-headers batch-fallback batch-tokens batch-poll leave
+id-key only skip shuffle seed only-variant shard yes key-env header shell gateway output-key turns stream judge-url tpm batch
+prices leave workers deadline fail-fast name export head-file verbose key-without
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
-"""Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
+"""Flags that only `--help-all` shows, because few people need them."""
+BY_KEY: Final = {option.key: option for option in OPTIONS if option.in_file}
+"""Key of a configuration file → its row."""
+
+
+def removed_option(flag: str) -> Option | None:
+    """Return the key that a mistyped or removed option stands for: `retry.errors` for --retry-errors."""
+    name = flag.removeprefix("--").removeprefix("no-")
+    names = {text: option for key, option in BY_KEY.items() for text in (key, key.replace(".", "-"), key.rpartition(".")[2])}
+    return names.get(name) or names.get(name.replace("limit-", "limits-"))
 
 
 _NESTED: Final = ("retry", "limits")
@@ -537,8 +562,10 @@ def render_error(error: UsageError) -> str:
         nested_names = {f"{owner}.{name}" for owner in _NESTED for name in option.arguments(owner)}
         if error.setting in {*option.arguments("settings"), *nested_names}:
             value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
-            prefix = option.flag if value is True else f"{option.flag} {value}"
-            if error.path is not None:
-                prefix = f"{error.path}: {option.key} = {value}"
+            if error.path is None and option.flag:
+                prefix = option.flag if value is True else f"{option.flag} {value}"
+            else:
+                place = "" if error.path is None else f"{error.path}: "
+                prefix = f"{place}{option.key} = {str(value).lower() if isinstance(value, bool) else value}"
             return f"{prefix}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
     return str(error)

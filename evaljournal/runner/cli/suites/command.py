@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import attrs
-import click
 import trio
 
 from evaljournal.journal.disk import segments
@@ -47,10 +46,12 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
 
 
-def run_suite(ctx: click.Context, references: tuple[str, ...], path: Path | None, options: Mapping[str, Any]) -> NoReturn:
-    """Start a suite."""
+def run_suite(
+    references: tuple[str, ...], path: Path | None, values: Mapping[str, Any], options: Mapping[str, Any]
+) -> NoReturn:
+    """Start a suite; `values` are those of the command line."""
     with user_code():
-        new_suite = discover(ctx, references)
+        new_suite = discover(references, values)
         entries = [
             SuiteEntry(name=evaluation.name, reference=reference, run=evaluation.name)
             for evaluation, reference in new_suite.evaluations
@@ -64,13 +65,15 @@ def run_suite(ctx: click.Context, references: tuple[str, ...], path: Path | None
     command_suite.finish()
 
 
-def resume_suite(path: Path, options: Mapping[str, Any], reference: str | None, *, trust: bool) -> NoReturn:
+def resume_suite(
+    path: Path, values: Mapping[str, Any], options: Mapping[str, Any], reference: str | None, *, trust: bool
+) -> NoReturn:
     """Resume a suite: evaluations that are not finished continue, or start."""
     names = [name for name in ("export", "head_file") if options[name] is not None]
     if reference is not None or names:
         flag = "--task" if reference is not None else f"--{names[0].replace('_', '-')}"
         raise UsageError(f"{flag} applies to a single run, not to a suite; omit it, or pass the path of the run")
-    suite, changes = read_suite(path), overrides(options)
+    suite, changes = read_suite(path), overrides(values)
     if any(is_held(run) for run in suite.runs.values()):
         raise UsageError(f"{path} is running; {command('watch', path)} shows it live")
     with user_code():
@@ -261,8 +264,7 @@ class CommandSuite:
                     prefix = f"{printable(name, 40)}: "
                     printers[name] = ProgressPrinter(progress_tenths(state, live_run.total), now, err=True, prefix=prefix)
                 if name not in session.outcomes:
-                    durable_seq = live_run.journal.durable_seq
-                    printers[name].update(state, now=now, durable_seq=durable_seq, total=live_run.total)
+                    printers[name].update(state, now=now, total=live_run.total)
             await trio.sleep(FRAME_INTERVAL)
 
     def _exit_immediately(self, _: SuiteSession) -> None:

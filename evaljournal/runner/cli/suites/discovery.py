@@ -1,16 +1,15 @@
 """The evaluations of a suite: those of a directory, of several references, or of a TOML file with the key `suite`."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import attrs
-import click
 
-from evaljournal.runner.cli.options.no_code import evaluation_from_reference, is_on_command_line, read_settings
-from evaljournal.runner.cli.options.table import OPTIONS, failures, is_definition, is_setting
+from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation, read_settings
+from evaljournal.runner.cli.options.table import OPTIONS, is_setting
+from evaljournal.runner.cli.options.values import flat_table, to_keys
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.loading import LoadedEvaluation, load_evaluation, load_evaluations
 from evaljournal.runner.errors import UsageError
@@ -45,21 +44,21 @@ def _toml(reference: str) -> dict[str, Any]:
 
 def load_toml(reference: str) -> LoadedEvaluation:
     """Load the evaluation that a configuration file describes."""
-    return evaluation_from_reference(shlex.join(["--config", reference]), is_new=True)
+    return build_evaluation(Definition.read(Path(reference)), is_new=True)
 
 
-def discover(ctx: click.Context, references: Sequence[str]) -> NewSuite:
+def discover(references: Sequence[str], values: Mapping[str, Any]) -> NewSuite:
     """Load the evaluations of a suite; raise a UsageError that names the file if one cannot be loaded."""
     table = _toml(references[0]) if len(references) == 1 else {}
     paths = table.pop(SUITE, references)
     if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str) for path in paths):
         raise UsageError(f'write {SUITE} as a list of files and directories, such as ["evals/capitals.py"]', path=references[0])
     name = (
-        ctx.params["name"] or table.pop("name", None) or (Path(references[0]).resolve().stem if len(references) == 1 else SUITE)
+        values.get("name") or table.pop("name", None) or (Path(references[0]).resolve().stem if len(references) == 1 else SUITE)
     )
     if not isinstance(name, str):
         raise UsageError("name must be a text", path=references[0])
-    settings = table | command_line_settings(ctx)
+    settings = flat_table(table, Path(references[0])) | command_line_settings(values)
     changes = read_settings(settings, Path(references[0]))  # A wrong key is an error before the evaluations are imported.
     evaluations = [item for path in cast("Sequence[str]", paths) for item in _load(path)]
     if not evaluations:
@@ -103,28 +102,17 @@ def _check_names(evaluations: list[LoadedEvaluation]) -> None:
             )
 
 
-def check_options(ctx: click.Context) -> None:
+def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Raise a UsageError for options that a suite does not have."""
-    names = [option.name for option in OPTIONS if is_definition(option) and option.name != "name"]
-    for name in ("config", *names, *_REJECTED):
-        if name in ctx.params and is_on_command_line(ctx, name):
-            flag = f"--{name.replace('_', '-')}"
-            reason = "applies to a single run" if name in _REJECTED else "defines one evaluation"
-            raise UsageError(f"{flag} {reason}, not a suite; omit it, or run the evaluation alone")
+    rejected_names = [name for name in ("config", *_REJECTED) if options[name] is not None]
+    labels = {option.name: option.label for option in OPTIONS}
+    for name in (*rejected_names, *(name for name in values if name in DEFINITION and name != "name")):
+        reason = "applies to a single run" if name in _REJECTED else "defines one evaluation"
+        flag = labels.get(name, f"--{name}")
+        raise UsageError(f"{flag} {reason}, not a suite; omit it, or run the evaluation alone")
 
 
-def command_line_settings(ctx: click.Context) -> dict[str, Any]:
-    """Return the settings on the command line, with the keys and values of a configuration file."""
-    return {
-        option.key: _to_toml(option.type, ctx.params[option.name])
-        for option in OPTIONS
-        if is_setting(option, experiment=True) and option.name in ctx.params and is_on_command_line(ctx, option.name)
-    }
-
-
-def _to_toml(kind: object, value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_toml(kind, item) for item in value]
-    if kind is failures and isinstance(value, float):
-        return f"{100 * value:.12g}%"
-    return value if isinstance(value, bool) else str(value)
+def command_line_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings among values of the command line, with the keys of a configuration file."""
+    names = {option.name for option in OPTIONS if is_setting(option, experiment=True)}
+    return to_keys({name: value for name, value in values.items() if name in names})

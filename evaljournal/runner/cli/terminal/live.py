@@ -53,7 +53,7 @@ class ProgressPrinter:
     is_stalled: bool = False
     stalled_at: float = -math.inf
 
-    def update(self, state: RunState, *, now: float, durable_seq: int, total: int | None) -> None:
+    def update(self, state: RunState, *, now: float, total: int | None) -> None:
         """Print a line if one is due."""
         tenths = progress_tenths(state, total)
         is_stalled = bool(stall_reason(state, now=now, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
@@ -63,7 +63,7 @@ class ProgressPrinter:
             if is_stalled and not self.is_stalled:
                 self.stalled_at = now
             self.printed_tenth, self.printed_at, self.is_stalled = tenths, now, is_stalled
-            text = line(state, now=now, durable=durable_seq, total=total)
+            text = line(state, now=now, total=total)
             echo(f"{self.prefix}{'resumed: ' if continues else ''}{text}", err=self.err)
 
 
@@ -98,7 +98,7 @@ def run_display(*, transient: bool = False) -> Generator[Show]:
     """Yield a function that shows a run on standard output, on a screen or in lines; `transient` removes the last frame."""
     if not supports_screen(sys.stdout):
         printer = ProgressPrinter()
-        yield lambda run, now: printer.update(run.state, now=now, durable_seq=run.durable, total=run.total)
+        yield lambda run, now: printer.update(run.state, now=now, total=run.total)
         return
     from rich.live import Live  # noqa: PLC0415  # slow to import
 
