@@ -16,10 +16,10 @@ import pytest
 from evaljournal import verify
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepFailed, StepReused
 from tests.coding_agents import CASES, COMMANDS, QUIET, TURNS, Provider, find_agent, serving_agents
+from tests.processes import Process
 from tests.runs import events, outputs
 
 SLOTS: Final = 2
-TIMEOUT: Final = 120.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
@@ -34,14 +34,14 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
     return {"PATH": os.environ["PATH"], **QUIET, **{name: str(tmp_path / directory) for name, directory in homes.items()}}
 
 
-def start(agent: str, environment: Mapping[str, str], provider: Provider, directory: Path) -> "subprocess.Popen[bytes]":
+def start(agent: str, environment: Mapping[str, str], provider: Provider, directory: Path) -> Process:
     """Start a session of the run, or resume it."""
     is_new = not (directory / "run").exists()
     options = ["--data", "cases.csv", *COMMANDS[agent], "--gateway", "--write-ahead", "-o", "run", f"--slots={SLOTS}"]
     urls = {"ANTHROPIC_BASE_URL": provider.url, "OPENAI_BASE_URL": f"{provider.url}/v1"}
     keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "sk-a-key-of-a-test")
-    with (directory / "log.txt").open("ab") as log:
-        return subprocess.Popen(  # our own program
+    with (directory / "log.txt").open("a") as log:
+        return Process(
             [sys.executable, "-m", "evaljournal", *(["run", *options] if is_new else ["resume", "run"]), "--plain"],
             cwd=directory,
             env={**environment, **urls, **keys},
@@ -51,7 +51,7 @@ def start(agent: str, environment: Mapping[str, str], provider: Provider, direct
         )
 
 
-def kill(process: "subprocess.Popen[bytes]") -> None:
+def kill(process: Process) -> None:
     """Kill a session, and then its commands, which would otherwise call an address that is gone for minutes."""
     with suppress(OSError):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -60,10 +60,10 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
             with suppress(OSError):
                 os.killpg(int(child), signal.SIGKILL)  # Each leads its own group.
     process.kill()
-    process.wait(TIMEOUT)
+    process.wait()
 
 
-def kill_later(process: "subprocess.Popen[bytes]", provider: Provider, random_source: random.Random) -> bool:
+def kill_later(process: Process, provider: Provider, random_source: random.Random) -> bool:
     """Kill a session after three to five more calls and a part of a second; return whether it had not ended."""
     target = provider.requests + random_source.randint(3, 5)
     try:
@@ -81,7 +81,7 @@ def finish(agent: str, environment: Mapping[str, str], provider: Provider, direc
     """Let a session run to its end, and check what every run must have."""
     process = start(agent, environment, provider, directory)
     try:
-        code = process.wait(TIMEOUT)
+        code = process.wait()
     finally:
         kill(process)
     assert (0, [f"done after {TURNS} tools"] * len(CASES)) == (code, outputs(directory / "run")), (
