@@ -1,0 +1,126 @@
+"""The real Claude Code and Codex, called as commands through the gateway against a scripted provider on loopback."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from evaljournal import verify
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepFailed, StepReused
+from tests.coding_agents import CASES, COMMANDS, QUIET, TURNS, Provider, find_agent, serving_agents
+from tests.processes import Process
+from tests.runs import events, outputs
+
+SLOTS: Final = 2
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    """Return the environment of a run, with homes of its own for the agents."""
+    for name in ("home", "codex", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "cases.csv").write_text("id,input\n" + "".join(f"{case},say it: case {case}\n" for case in CASES))
+    homes = {"HOME": "home", "CODEX_HOME": "codex", "XDG_STATE_HOME": "state"}
+    return {"PATH": os.environ["PATH"], **QUIET, **{name: str(tmp_path / directory) for name, directory in homes.items()}}
+
+
+def start(agent: str, environment: Mapping[str, str], provider: Provider, directory: Path) -> Process:
+    """Start a session of the run, or resume it."""
+    is_new = not (directory / "run").exists()
+    options = ["--data", "cases.csv", *COMMANDS[agent], "--gateway", "--write-ahead", "-o", "run", f"--slots={SLOTS}"]
+    urls = {"ANTHROPIC_BASE_URL": provider.url, "OPENAI_BASE_URL": f"{provider.url}/v1"}
+    keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "sk-a-key-of-a-test")
+    with (directory / "log.txt").open("a") as log:
+        return Process(
+            [sys.executable, "-m", "evaljournal", *(["run", *options] if is_new else ["resume", "run"]), "--plain"],
+            cwd=directory,
+            env={**environment, **urls, **keys},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def kill(process: Process) -> None:
+    """Kill a session, and then its commands, which would otherwise call an address that is gone for minutes."""
+    with suppress(OSError):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        for child in children:
+            with suppress(OSError):
+                os.killpg(int(child), signal.SIGKILL)  # Each leads its own group.
+    process.kill()
+    process.wait()
+
+
+def kill_later(process: Process, provider: Provider, random_source: random.Random) -> bool:
+    """Kill a session after three to five more calls and a part of a second; return whether it had not ended."""
+    target = provider.requests + random_source.randint(3, 5)
+    try:
+        while process.poll() is None and provider.requests < target:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(random_source.uniform(0.0, 0.2))
+        return process.poll() is None
+    finally:
+        kill(process)
+
+
+def finish(agent: str, environment: Mapping[str, str], provider: Provider, directory: Path) -> None:
+    """Let a session run to its end, and check what every run must have."""
+    process = start(agent, environment, provider, directory)
+    try:
+        code = process.wait()
+    finally:
+        kill(process)
+    assert (0, [f"done after {TURNS} tools"] * len(CASES)) == (code, outputs(directory / "run")), (
+        directory / "log.txt"
+    ).read_text()[-3000:]
+    assert {(case, results) for case in CASES for results in range(TURNS + 1)} <= provider.answered.keys()
+    assert verify(directory / "run").ok
+
+
+@pytest.mark.parametrize("agent", COMMANDS)
+def test_a_rate_limit_at_every_sixth_call(agent: str, environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Each trial has one attempt, its output, and no call that was answered twice."""
+    find_agent(agent)
+    with serving_agents(reject_every=6) as provider:
+        finish(agent, environment, provider, tmp_path / "work")
+    run = tmp_path / "work" / "run"
+
+    assert [] == events(run, AttemptFailed)
+    assert len(CASES) == len(events(run, AttemptStarted))
+    assert provider.requests // 6 == len(events(run, StepFailed)) >= 1
+    assert {1} == {provider.answered[case, results] for case in CASES for results in range(TURNS + 1)}
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("agent", COMMANDS)
+def test_kills(agent: str, kills: int, environment: Mapping[str, str], tmp_path: Path) -> None:
+    """After `kill -9`, only the calls that were in flight are sent again, although the agent starts a session of its own."""
+    find_agent(agent)
+    random_source, killed, again, reused = random.Random(kills), 0, 0, 0
+    while killed < kills:
+        directory = tmp_path / f"work{killed}"
+        shutil.copytree(tmp_path / "work", directory)
+        with serving_agents() as provider:
+            while killed < kills and kill_later(start(agent, environment, provider, directory), provider, random_source):
+                killed += 1
+            finish(agent, environment, provider, directory)
+        again += sum(provider.answered.values()) - len(provider.answered)
+        reused += len(events(directory / "run", StepReused))
+    sys.stdout.write(f"{agent}: {killed} kills, {reused} steps reused, {again} calls sent again\n")
+
+    assert reused
+    assert again <= SLOTS * killed
