@@ -29,8 +29,8 @@ UNUSED_BY_A_RUN: Final = {
     *("evaljournal.runner.data.attachments", "evaljournal.runner.calls.chat", "evaljournal.runner.calls.endpoint"),
 }
 """Modules that a run of a plain function has no use for."""
-MAX_MODULES: Final = 213
-"""Modules of evaljournal that such a run imports at most: 5 % more than when they were last counted."""
+MAX_MODULES: Final = 222
+"""Modules of evaljournal that such a run imports at most: 2 % more than when they were last counted."""
 
 
 @pytest.mark.parametrize(
