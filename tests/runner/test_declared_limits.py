@@ -237,8 +237,8 @@ def test_dry_run(tmp_path: Path) -> None:
 
     assert 0 == result.exit_code
     assert (
-        "  rate limits: at most 200k tokens per minute, 1k output tokens per minute, 500 requests per day; "
-        "m: 60 requests per minute, 7 input tokens per minute, divided by 2 shards\n"
+        "  rate limits: at most 9 requests per minute, 200k tokens per minute, 1k output tokens per minute, "
+        "500 requests per day; m: 60 requests per minute, 7 input tokens per minute, divided by 2 shards\n"
     ) in result.stdout
 
 
@@ -271,12 +271,11 @@ def test_dry_run_with_slots_of_a_known_limit(tmp_path: Path, options: list[str],
         (["--rpm", "0"], "", "--rpm 0: must be a number above 0; k stands for thousands, M for millions"),
         (["--tpm", "abc"], "", "--tpm abc: must be a number above 0; k stands for thousands, M for millions"),
         (["--rpm", "x=5"], "", "--rpm x=5: no task or judge calls the model 'x'; models: m"),
-        ([], 'rpm = "no"', "eval.toml: rpm = no: must be a number above 0; k stands for thousands, M for millions"),
-        ([], "[limits]\nrpm = true", "eval.toml: rpm = True: must be a number above 0"),
-        ([], "[limits]\nrpms = 5", "eval.toml: [limits]: unknown limit 'rpms'; did you mean 'rpm'?"),
-        ([], "rpm = 5\n[limits]\nrpm = 5", "eval.toml: rpm is set twice, also in [limits]"),
-        ([], "[limits]\nheaders = 5", "eval.toml: limit-headers = 5: '5' is not one of 'read', 'ignore'"),
-        ([], "limits = 5", "eval.toml: write limits as a table [limits]"),
+        ([], "rpm = 5", "eval.toml, line 4: unknown key 'rpm'; did you mean [limits] rpm = 500?"),
+        ([], "[limits]\nrpm = true", "eval.toml: limits.rpm = True: must be a number above 0"),
+        ([], "[limits]\nrpms = 5", "eval.toml, line 5: unknown key 'limits.rpms'; did you mean 'limits.rpm'"),
+        ([], "[limits]\nheaders = 5", "eval.toml, line 5: limits.headers = 5: '5' is not one of 'read', 'ignore'"),
+        ([], "limits = 5", "eval.toml, line 4: write limits as a table [limits]"),
     ],
 )
 def test_invalid_options(tmp_path: Path, options: list[str], config: str, message: str) -> None:

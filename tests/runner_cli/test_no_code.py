@@ -209,7 +209,7 @@ TARGETS = {
         ("CHAT -s messages=hi.json", "the list of messages has no field"),
         ('ENDPOINT --body \'{"q": ["{{topic}}"]}\'', "the body has no field"),
         ("--data qa.jsonl --command no-such-command", "command 'no-such-command' not found"),
-        ("COMMAND --score exat", "max_steps or file.py:function; did you mean 'exact'"),
+        ("COMMAND --score exat", "assertions or file.py:function; did you mean 'exact'"),
         ("COMMAND --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
         ("COMMAND --score exact:1", "exact takes no argument"),
         ("COMMAND --score no.py:f", "no.py does not exist"),

@@ -44,11 +44,12 @@ class CellProgress(RunOutput):
                 self._update(live_run, is_last=True)
 
     def _update(self, live_run: LiveRun, *, is_last: bool = False) -> None:
-        figures: Any = {"now": live_run.now(), "durable": live_run.journal.durable_seq, "total": live_run.total}
+        state, now, total = live_run.state, live_run.now(), live_run.total
+        figures: Any = {"now": now, "durable": live_run.journal.durable_seq, "total": total}
         title, stop_status = str(live_run.journal.path), live_run.stop_status()
-        html = _html(panel(live_run.state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
+        html = _html(panel(state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
         if html != self._html or is_last:
-            text = escape_controls(line(live_run.state, **figures))
+            text = escape_controls(line(state, now=now, total=total))
             self._show(html, text, is_first=not self._html, is_last=is_last)
             self._html = html
 

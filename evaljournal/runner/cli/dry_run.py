@@ -208,7 +208,8 @@ def print_dry_run(
             }
         )
         return
-    echo(f"{evaluation.name} ({reference}) would run in {path}; nothing was written")
+    location = "" if reference.startswith("{") else f" ({reference})"  # JSON is the definition of a run without code.
+    echo(f"{evaluation.name}{location} would run in {path}; nothing was written")
     if shard:
         count = "unknown number of cases" if selection.trials.all_cases is None else plural(selection.trials.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")

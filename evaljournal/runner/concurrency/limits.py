@@ -95,7 +95,7 @@ class _Limit:
     """A limit and its state.
 
     Nothing that a reply sets stays for good: the level is that of the newest reply, a reply with room for a call restores a
-    limit that was refuted, and another size of it begins anew.
+    limit that was refuted, and another size of it begins again.
     """
 
     def __init__(self, seen: RateLimitSeen, t: float, *, is_even: bool) -> None:

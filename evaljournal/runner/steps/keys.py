@@ -112,7 +112,7 @@ def _without_id(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def endpoint_of_step(name: str) -> str:
-    """Return the endpoint that a recorded step has called: `chat.completions gpt-5` has called `chat/completions`."""
+    """Return the endpoint that a recorded step has called: `chat.completions gpt-5.6-luna` has called `chat/completions`."""
     return name.partition(" ")[0].replace(".", "/")
 
 

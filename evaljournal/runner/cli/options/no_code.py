@@ -287,7 +287,8 @@ def _check_texts(values: Mapping[str, Any]) -> None:
     texts = [(name, text) for name in _TEXTS if name in values for text in _all_values(values[name])]
     for name, text in texts:
         if _MASKED_KEY in text:
-            raise UsageError(f"the recorded {_flag(name)} lacks its key; put the text in a file and pass {_flag(name)} @FILE")
+            key = name.replace("_", "-")
+            raise UsageError(f"the recorded {_flag(name)} lacks its key; put the text in a file and pass -s {key}=@FILE")
         if _recorded_text(name, text) != text:
             echo(
                 f"Warning: {_flag(name)} contains a key, which is recorded as {_MASKED_KEY}; "
