@@ -13,7 +13,7 @@ from evaljournal.runner.steps.model_calls import step_of_request
 BASE = "http://127.0.0.1:1"
 
 
-def claude(session: str, *, directory: str = "/work/a", date: str = "2026-11-18", text: str = "count") -> dict[str, Any]:
+def claude(session: str, *, directory: str = "/home/dev/a", date: str = "2026-11-18", text: str = "count") -> dict[str, Any]:
     """Return a request as Claude Code 2.1 sends it, shortened."""
     user = json.dumps({"device_id": session * 2, "account_uuid": "", "session_id": session})
     slug = re.sub("[^A-Za-z0-9]", "-", directory)
@@ -28,7 +28,7 @@ def claude(session: str, *, directory: str = "/work/a", date: str = "2026-11-18"
     }
 
 
-def codex(session: str, *, directory: str = "/work/a", reference: str = "fc_1") -> dict[str, Any]:
+def codex(session: str, *, directory: str = "/home/dev/a", reference: str = "fc_1") -> dict[str, Any]:
     """Return a request as Codex 0.169 sends it, shortened."""
     message = {
         "type": "message",
@@ -59,7 +59,7 @@ def key(path: str, request: Any, rules: KeyRules | None = None) -> str:
 def test_another_session_has_the_same_key(path: str, request_of: Any) -> None:
     """Fields that name the caller are not compared; the working directory is."""
     assert key(path, request_of("one")) == key(path, request_of("two"))
-    assert key(path, request_of("one")) != key(path, request_of("one", directory="/work/b"))
+    assert key(path, request_of("one")) != key(path, request_of("one", directory="/home/dev/b"))
 
 
 def test_everything_else_is_compared() -> None:
@@ -107,7 +107,7 @@ def _content(body: bytes) -> Any:
 def test_another_directory_and_another_day() -> None:
     """Paths that the run chose, also as part of a name, are replaced by constants; a pattern leaves out a date."""
     requests = [claude("one"), claude("two", directory="/tmp/ü/b", date="2026-11-19")]  # noqa: S108  # never opened
-    paths = ["/work/a", "/tmp/ü/b"]  # noqa: S108
+    paths = ["/home/dev/a", "/tmp/ü/b"]  # noqa: S108
     dated = KeyRules.parse([r"Today's date is \d{4}-\d\d-\d\d"])
 
     keys = [
