@@ -80,17 +80,18 @@ class Values:
             location = trial.output_location if trial.stage == "completed" else None
             output = None if location is None else self._outputs.of(location)[0]
             input_, expected = self._cases.of(trial.input_location)
+            has_output = output is not None  # An error has no value that could be part of a mean.
             scores = {scorer: {"value": value, "version": version} for scorer, (version, value) in trial.scores.items()}
             yield {
                 "case": trial.case,
                 "expected": expected,
                 "fingerprint": trial.fingerprint,
                 "input": input_,
-                "labels": by_output.get(OutputKey(trial.case, trial.fingerprint, output or ""), []) if by_output else [],
+                "labels": by_output.get(OutputKey(trial.case, trial.fingerprint, output), []) if output is not None else [],
                 "output": output,
                 "repeat": trial.repeat,
-                "scores": scores,
+                "scores": scores if has_output else {},
                 "trial": name,
-                "unscored": sorted(trial.unscored),
+                "unscored": sorted(trial.unscored) if has_output else [],
                 "variant": trial.variant,
             }
