@@ -1,6 +1,7 @@
 """`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import attrs
 import orjson
 import pytest
 
+from evaljournal.replay.claims.statement import canonical, envelope
 from evaljournal.runner.runs.page import read_page_run
-from evaljournal.runner.sessions.claims.files import claim_summaries
+from evaljournal.runner.sessions.claims.files import claim_summaries, read_statement
 from tests.claims import claimed_run, make_key
 from tests.journal.samples import flip, segment
 from tests.processes import ROOT, run_command
@@ -29,6 +31,13 @@ def check_alone(*arguments: object) -> tuple[int, str, str]:
     command = [sys.executable, "-I", "-S", str(CHECKER), *map(str, arguments)]
     result = run_command(*command, check=False)
     return result.returncode, result.stdout, result.stderr
+
+
+def change_statement(source: str, target: str, change: Callable[[Any, Any], object]) -> None:
+    """Change the unsigned statement in a file, given that in another."""
+    contents = [orjson.loads(read_statement(Path(file)).payload) for file in (source, target)]
+    change(*contents)
+    Path(target).write_bytes(canonical(envelope(canonical(contents[1]), [])))
 
 
 def statuses(result: Any) -> dict[str, set[str]]:
@@ -122,6 +131,48 @@ def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
     [other] = Path("early/claims").glob("*.json")
     assert {"failed", "unchecked"} == statuses(printed("check", other, "--plan", "plan.json"))["plan"]
     assert 0 == evaljournal("check", "plan.json").exit_code
+
+
+ECHO = (
+    "from evaljournal import Case, evaluation\nfrom evaljournal.scorers import exact\n"
+    'CASES = [Case(name=name, input=name, expected=name) for name in ("a", "b")]\n'
+    "@evaluation(cases=CASES)\ndef echo(text: str) -> str:\n    return 'a'\necho.score(exact)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("    return 'a'\n", "    return text\n"), ("echo.score(exact)\n", "@echo.score\ndef exact(output):\n    return True\n")],
+)
+def test_a_planned_run_has_one_definition(tmp_path: Path, old: str, new: str) -> None:
+    """Outputs of another task, or scores of another scorer, do not count because the run adopted the planned one later."""
+    Path("evals.py").write_text(ECHO)
+    evaljournal("attest", "--plan", "evals.py", "--claim", "exact>=0.9", "-o", "plan.json")
+    Path("evals.py").write_text(ECHO.replace(old, new))
+    evaljournal("run", "evals.py", "-o", "run")
+    Path("evals.py").write_text(ECHO)
+    resumed = evaljournal("resume", "run", "--adopt")
+
+    assert 0 == resumed.exit_code, resumed.output
+    assert "changed after the start" in rejected("attest", "run", "--planned", "plan.json")
+
+
+def test_a_plan_names_the_variants(tmp_path: Path) -> None:
+    """A plan is for each variant, so a result about one of them is not the planned one."""
+    Path("evals.py").write_text(ECHO.replace("CASES)", 'CASES, variants={"end": ["", "!"]})').replace("text: str", "text, end"))
+    planned = evaljournal("attest", "--plan", "evals.py", "--claim", "exact>=0", "-o", "plan.json")
+    evaljournal("run", "evals.py", "-o", "run")
+    names = [line.split()[0] for line in planned.stdout.splitlines() if line.startswith("exact@")]
+
+    assert 2 == len(names)
+    assert "the plan names the variants" in rejected("attest", f"run@{names[0][6:]}", "--planned", "plan.json")
+    evaljournal("attest", "run", "--planned", "plan.json", "-o", "both.json")
+    evaljournal("attest", f"run@{names[0][6:]}", "--claim", "exact>=0", "-o", "one.json")
+    change_statement(
+        "both.json", "one.json", lambda both, one: one["predicate"].update(preRegistration=both["predicate"]["preRegistration"])
+    )
+    assert {"ok", "unchecked"} == statuses(printed("check", "both.json", "--plan", "plan.json", "--journal", "run"))["plan"]
+    assert {"failed", "unchecked"} == statuses(printed("check", "one.json", "--plan", "plan.json"))["plan"]
 
 
 def test_no_export_or_report_has_the_secret(run: Path) -> None:
