@@ -14,8 +14,9 @@ import pytest
 import trio
 
 from evaljournal import Score
+from evaljournal.journal import read
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
-from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.journal.events import AttemptSucceeded, RunFinished
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.claims.statement import (
     InvalidClaim,
@@ -118,6 +119,10 @@ def test_a_sample_is_drawn_again(tmp_path: Path, shared_run: Path, statement: St
     assert failures(checked(tmp_path, [other, *lines[1:]]))
     assert failures(checked(tmp_path, [shorter, *lines[1:3]]))
     assert failures(checked(tmp_path, [canonical({**header, "sample": {"size": 10**9, "seed": 5}}) + b"\n", *lines[1:]]))
+
+
+def change_head(content: Any, head: str) -> None:
+    content["subject"][0]["digest"]["evaljournalHead"] = head
 
 
 def change_byte(data: bytes, rng: random.Random) -> bytes:
@@ -390,6 +395,23 @@ def test_scores_that_cannot_be_recomputed_are_listed(tmp_path: Path) -> None:
     ] == [line.text for line in lines if line.subject == "scores"]
 
 
+def test_a_scorer_under_another_name_is_named(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """A score `exact` that a pattern gave is recomputed as such, and said to be; a long pattern is not compiled."""
+    always = regex("")
+
+    def use(leaves: list[Any]) -> None:
+        for leaf in leaves:
+            leaf["scores"]["exact"] = {"value": True, "version": always.fingerprint}
+
+    lines, texts = bundle(shared_run, statement), list[list[str]]()
+    for pattern in ("", "a?" * 100_000):
+        scorers = {"exact": {"name": "regex", "pattern": pattern, "address": None}}
+        texts.append([line.text for line in checked(tmp_path, forged(lines, use, scorers=scorers))])
+
+    assert "exact (regex pattern=''): 7 scores recomputed: equal" in texts[0]
+    assert "exact: 7 scores not recomputed: its pattern might take long" in texts[1]
+
+
 def test_an_unfinished_run_is_rejected(tmp_path: Path) -> None:
     """Nothing can be claimed while trials are open."""
     write_sync(tmp_path / "run", [*complete_run(2)[:-1], *trial("case-9", "Quito")[:1]], confirm=False, clock=fake_clock(1.0))
@@ -455,6 +477,18 @@ def test_later_records_do_not_change_a_claim(tmp_path: Path) -> None:
     assert [] == failures(list(check_journal(path, statement, None)))
 
 
+def test_a_statement_is_about_a_finished_run(shared_run: Path, statement: Statement) -> None:
+    """A statement about a record before the end, when only good trials were done, is rejected with the journal."""
+    records = list(read(shared_run))
+    end = next(index for index, record in enumerate(records) if record.event.__class__ is RunFinished)
+    early = [
+        altered(statement.payload, lambda content, h=record.h: change_head(content, h)) for record in records[end - 8 : end]
+    ]
+    results = [failures(list(check_journal(shared_run, item, None))) for item in early]
+
+    assert [["the run was not finished at the record that the statement is about"]] * 8 == results
+
+
 def test_a_check_against_another_journal_fails(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
     """A statement about another run, or with another verdict, size or digest, does not follow from the journal."""
     with pytest.raises(InvalidClaim, match="has no record with the hash"):
@@ -464,6 +498,10 @@ def test_a_check_against_another_journal_fails(tmp_path: Path, shared_run: Path,
         lambda content: content["predicate"].update(sampleSize=6),
         lambda content: content["subject"][0]["digest"].update(sha256="0" * 64),
         lambda content: content["predicate"]["evaljournal"]["tree"].update(root="0" * 64),
+        lambda content: content["predicate"]["evaljournal"].update(withdrawn=99),
+        lambda content: content["predicate"]["suite"].update(name="gpqa-diamond"),
+        lambda content: content["predicate"].update(evaluatedAt="2020-01-01T00:00:00Z"),
+        lambda content: content["predicate"]["commitments"]["model"].update(value="0" * 64),
     ):
         assert 1 == len(failures(list(check_journal(shared_run, altered(statement.payload, change), None))))
 

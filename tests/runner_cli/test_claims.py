@@ -1,7 +1,9 @@
 """`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
 
+import shutil
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from evaljournal.replay.claims.statement import canonical, envelope
 from evaljournal.runner.runs.page import read_page_run
 from evaljournal.runner.sessions.claims.files import claim_summaries, read_statement
-from tests.claims import claimed_run, make_key
+from tests.claims import claimed_run, forged, make_key
 from tests.journal.samples import flip, segment
 from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal, printed, rejected
@@ -55,13 +57,16 @@ def test_a_result_is_attested_disclosed_and_checked(run: Path, tmp_path: Path) -
         "attest", run, "--claim", "exact>=0.7", "--claim", "f1>0.5", "--key", key, "--evaluator", "https://a.example"
     )
     disclosed = evaljournal("disclose", run, "--all", "--reveal", "model", "--reveal", "dataset")
-    result = printed("check", "bundle.jsonl", "--journal", run, "--key", f"{key}.pub")
+    [file] = (run / "claims").glob("*.json")
+    result = printed("check", "bundle.jsonl", "--journal", run, "--key", f"{key}.pub", "--statement", file)
 
     assert (0, 0) == (attested.exit_code, disclosed.exit_code)
     assert attested.stdout.startswith("exact >= 0.7 holds: 7 values, 0 missing\nf1 > 0.5 holds: 7 values, 0 missing\nroot ")
     assert "signed by SHA256:" in attested.stdout
     assert result["ok"]
-    assert {"assurance": {"unchecked"}} == {name: values for name, values in statuses(result).items() if values != {"ok"}}
+    assert {"assurance": {"unchecked"}, "members": {"ok", "unchecked"}} == {
+        name: values for name, values in statuses(result).items() if values != {"ok"}
+    }
 
 
 def test_a_claim_that_does_not_hold(run: Path) -> None:
@@ -73,6 +78,40 @@ def test_a_claim_that_does_not_hold(run: Path) -> None:
     assert (1, "exact >= 0.9 does not hold: 7 values, 0 missing") == (result.exit_code, result.stdout.splitlines()[0])
     assert "unsigned" in result.stderr
     assert (0, True) == (checked.exit_code, "exact >= 0.9 does not hold: 7 values" in checked.stdout)
+
+
+def test_the_checker_keeps_the_statement(run: Path) -> None:
+    """A bundle of a later statement about the same run is rejected with `--statement`; without, its digest is printed."""
+    evaljournal("attest", run, "--claim", "exact>=0.7", "-o", "first.json")
+    evaljournal("attest", run, "--claim", "exact>=0.1", "-o", "second.json")
+    evaljournal("disclose", run, "--all", "--statement", "second.json")
+    results = [printed("check", "bundle.jsonl", "--statement", file) for file in ("first.json", "second.json")]
+
+    assert [{"failed"}, {"ok"}] == [statuses(result)["statement"] for result in results]
+    assert sha256(read_statement(Path("second.json")).payload).hexdigest() in evaljournal("check", "bundle.jsonl").stdout
+    assert "exact >= 0.7 holds: 7 values, 0 missing; stated, not recomputed" in evaljournal("check", "first.json").stdout
+
+
+def test_leaves_are_compared_without_the_secret(run: Path) -> None:
+    """A copy of the journal without salts shows that a disclosed leaf is not the trial in it."""
+    evaljournal("attest", run, "--claim", "exact>=0.7")
+    evaljournal("disclose", run, "--all")
+    shutil.copytree(run, "copy", ignore=shutil.ignore_patterns("claims"))
+    own = statuses(printed("check", "bundle.jsonl", "--journal", "copy"))
+
+    def swap(leaves: list[Any]) -> None:
+        for name in ("output", "scores", "expected", "input"):
+            leaves[0][name], leaves[2][name] = leaves[2][name], leaves[0][name]
+
+    lines = forged(Path("bundle.jsonl").read_bytes().splitlines(), swap)
+    items = [orjson.loads(line) for line in lines]
+    for name in ("output", "expected", "input"):
+        items[1][name], items[3][name] = items[3][name], items[1][name]
+    Path("swapped.jsonl").write_bytes(b"".join(canonical(item) + b"\n" for item in items))
+    swapped = statuses(printed("check", "swapped.jsonl", "--journal", "copy"))
+
+    assert ({"ok"}, {"ok", "unchecked"}) == (own["leaves"], own["root"])
+    assert ({"failed"}, {"ok"}) == (swapped["leaves"], swapped["scores"])
 
 
 @pytest.mark.parametrize("options", [("--all",), ("--trials", "case-1,case-2"), ("--failing",), ("--sample", 3, "--seed", 1)])

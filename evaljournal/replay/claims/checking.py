@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
+import orjson
+
 from evaljournal.replay.claims.leaves import VALUES
 from evaljournal.replay.claims.merkle import Root, leaf_hash, root_of_path
 from evaljournal.replay.claims.shapes import HEADER, LEAF, LINE, MAX_NAMES, check_shape
@@ -68,6 +70,14 @@ def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, lis
             Line("leaves", "failed", f"line {number:,}: {reason}"),
             Line("claim", "unchecked", "a leaf is wrong"),
         ]
+
+
+def disclosed_leaves(stream: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Yield index and text of each leaf in a bundle that was checked."""
+    stream.readline()
+    for line in stream:
+        fields = orjson.loads(line)
+        yield fields["index"], fields["leaf"]
 
 
 class _Check:
@@ -133,7 +143,7 @@ class _Check:
             except NotRecomputed as exc:
                 self._not_recomputed[name, str(exc)] += 1
                 continue
-            self._recomputed[name] += 1
+            self._recomputed[_scorer_text(name, self._scorers[name])] += 1
             if (value.__class__, value) != (score["value"].__class__, score["value"]) and len(
                 self._mismatches
             ) < _MAX_MISMATCHES:
@@ -176,6 +186,13 @@ class _Check:
                 yield Line("scores", "ok", f"{name}: {plural(number, 'score')} recomputed: equal")
         for (name, reason), number in self._not_recomputed.items():
             yield Line("scores", "unchecked", f"{name}: {plural(number, 'score')} not recomputed: {reason}")
+
+
+def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
+    """Return the name of a score, with scorer and parameters unless it is the plain built-in scorer of this name."""
+    parameters = [f"{key}={value!r:.200}" for key, value in definition.items() if key not in {"name", "address"}]
+    scorer = " ".join([definition["name"], *parameters])
+    return name if scorer == name else f"{name} ({scorer})"
 
 
 def claim_lines(statement: Statement, members: Mapping[str, Any] | None, source: str) -> Iterator[Line]:

@@ -131,8 +131,9 @@ class Statement:
             return [f"{claim} planned" for claim in self.claims]
         results = zip(self.claims, self.predicate["claims"], self.own["figures"], strict=True)
         verdicts = {True: "holds", False: "does not hold"}
+        withdrawn = f", {self.own['withdrawn']:,} trials withdrawn" if self.own["withdrawn"] else ""
         return [
-            f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing"
+            f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing{withdrawn}"
             for claim, item, figure in results
         ]
 

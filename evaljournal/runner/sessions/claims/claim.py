@@ -8,7 +8,7 @@ time of day, so the same command gives the same statement.
 Nothing is claimed that a checker of the whole journal would not find: the means are those of the leaves, not of the state.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -358,8 +358,13 @@ def _text(value: Any) -> bytes:
     return content(value, DISK) if isinstance(value, Blob) else canonical(value)
 
 
-def check_journal(path: Path, statement: Statement, plan: Statement | None) -> Iterator[Line]:
-    """Compare a statement with the journal of its run: verify it, and compute everything again."""
+def check_journal(
+    path: Path, statement: Statement, plan: Statement | None, disclosed: Iterable[tuple[int, str]] = ()
+) -> Iterator[Line]:
+    """Compare a statement with the journal of its run: verify it, and compute everything again.
+
+    `disclosed` are the leaves of a bundle with their indexes; they must be those of the journal, also without the secret.
+    """
     try:
         _verified_snapshot(path)
     except InvalidRecord as exc:
@@ -371,23 +376,52 @@ def check_journal(path: Path, statement: Statement, plan: Statement | None) -> I
     yield Line("chain", "ok", "the journal is as it was written")
     yield Line("audit", "ok", "the run followed its rules")
     snapshot = _read_snapshot(path, statement)
+    if snapshot.state.outcome != "finished":
+        yield Line("head", "failed", "the run was not finished at the record that the statement is about")
+        return
     is_equal = list(snapshot.subjects) == statement.content["subject"]
     yield Line("head", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the journals that the statement is about")
-    secret, root, means = read_secret(path), merkle.Root(), Means(statement.claims)
-    salts = None if secret is None else snapshot.salts(secret)
-    for leaf in snapshot.leaves():
-        means.add(leaf)
-        if salts is not None:
-            root.add(_hash(leaf, salts))
-    if salts is None:
-        yield Line("root", "unchecked", "the salts are not in this copy of the run")
-    else:
-        is_equal = root.digest().hex() == statement.own["tree"]["root"]
-        yield Line("root", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the root of the trials in the journal")
-    yield from claim_lines(statement, means.members(), "the journal")
+    yield from _leaf_lines(snapshot, disclosed)
+    yield from _predicate_lines(snapshot, read_secret(path), statement)
     if plan is not None:
         changes = _plan_differences(plan, snapshot)
         yield Line("plan", "failed" if changes else "ok", f"{', '.join(changes) or 'nothing'} in the journal is not as planned")
+
+
+def _leaf_lines(snapshot: Snapshot, disclosed: Iterable[tuple[int, str]]) -> Iterator[Line]:
+    leaves, count = enumerate(snapshot.leaves()), 0
+    for index, text in disclosed:
+        leaf = next((leaf for number, leaf in leaves if number == index), None)  # Both are in ascending order.
+        if leaf is None or canonical(leaf).decode() != text:
+            yield Line("leaves", "failed", f"leaf {index:,} is not the trial in the journal")
+            return
+        count += 1
+    if count:
+        yield Line("leaves", "ok", f"{count:,} disclosed: as in the journal")
+
+
+def _predicate_lines(snapshot: Snapshot, secret: bytes | None, statement: Statement) -> Iterator[Line]:
+    """Compare each member that follows from the journal, and list those that do not."""
+    stated, salts = statement.predicate, snapshot.salts(secret or bytes(1))
+    expected = _statement(snapshot, statement.claims, salts, stated["evaluator"]["id"])["predicate"]
+    own = expected[MEMBER]
+    if secret is None:
+        yield Line("root", "unchecked", "root and commitments: the salts are not in this copy of the run")
+    else:
+        is_equal = own["tree"] == statement.own["tree"]
+        yield Line("root", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the root of the trials in the journal")
+    follows = {name: expected[name] for name in ("claims", "sampleSize")}
+    follows[MEMBER] = {name: own[name] for name in ("figures", "outputs", "errors")}
+    yield from claim_lines(statement, follows, "the journal")
+
+    names = ["evaluatedAt", "suite", *([] if secret is None else ["commitments"])]
+    wrong = [name for name in names if stated[name] != expected[name]]
+    wrong += [] if statement.own["withdrawn"] == own["withdrawn"] else ["withdrawn"]
+    text = f"{', '.join(wrong)}: not as in the journal" if wrong else f"{', '.join([*names, 'withdrawn'])}: as in the journal"
+    yield Line("members", "failed" if wrong else "ok", text)
+    is_same_code = stated["harness"] == expected["harness"]
+    yield Line("members", "ok" if is_same_code else "unchecked", f"harness: {'' if is_same_code else 'not '}this evaljournal")
+    yield Line("members", "unchecked", f"evaluator: {stated['evaluator']['id']}, in the words of the issuer")
 
 
 def check_plan(statement: Statement, plan: Statement) -> Iterator[Line]:
