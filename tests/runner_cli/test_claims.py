@@ -14,6 +14,7 @@ import pytest
 from evaljournal.replay.claims.statement import canonical, envelope
 from evaljournal.runner.runs.page import read_page_run
 from evaljournal.runner.sessions.claims.files import claim_summaries, read_statement
+from evaljournal.scorers import exact
 from tests.claims import claimed_run, forged, make_key
 from tests.journal.samples import flip, segment
 from tests.processes import ROOT, run_command
@@ -127,6 +128,7 @@ def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: 
     bad_bundles += [lines[:-1], [*lines, lines[-1]]]
 
     assert len(CHECKER.read_text().splitlines()) <= 150
+    assert f'VERSION_OF_EXACT = "{exact.fingerprint}"' in CHECKER.read_text()
     code, out, _ = check_alone("bundle.jsonl", f"{key}.pub")
     assert (0, True, options == ("--all",)) == (
         code,
@@ -141,6 +143,44 @@ def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: 
         check_alone("bundle.jsonl", f"{other_key}.pub")[0],
         evaljournal("check", "bundle.jsonl", "--key", f"{other_key}.pub").exit_code,
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda leaves: leaves[2].update(output=None), "scores, but no output"),
+        (lambda leaves: leaves[2]["scores"]["f1"].update(value="1"), "no finite number"),
+        (lambda leaves: leaves[2]["scores"]["exact"].update(value=True), "the score of leaf 2 is wrong"),
+        (lambda leaves: leaves[2].update(case="case-1"), "a case twice"),
+    ],
+)
+def test_the_checker_of_the_examples_rejects_false_leaves(run: Path, change: Callable[[Any], None], reason: str) -> None:
+    """A leaf that no run gives is wrong, although the root is that of the statement."""
+    evaljournal("attest", run, "--claim", "f1>=0.1")
+    evaljournal("disclose", run, "--all")
+    Path("bad.jsonl").write_bytes(b"".join(forged(Path("bundle.jsonl").read_bytes().splitlines(), change)))
+    code, _, errors = check_alone("bad.jsonl")
+
+    assert (1, True) == (code, reason in errors)
+
+
+def test_the_checker_of_the_examples_escapes_and_continues(run: Path) -> None:
+    """A missing score and one of another version are not recomputed; a metric that is not its figure's is wrong and escaped."""
+
+    def remove(leaves: list[Any]) -> None:
+        del leaves[0]["scores"]["exact"]
+        leaves[1]["scores"]["exact"].update(value=False, version="0" * 16)
+
+    evaljournal("attest", run, "--claim", "f1>=0.1", "-o", "a.json")
+    evaljournal("disclose", run, "--all")
+    Path("other.jsonl").write_bytes(b"".join(forged(Path("bundle.jsonl").read_bytes().splitlines(), remove)))
+    code, out, _ = check_alone("other.jsonl")
+    content = orjson.loads(read_statement(Path("a.json")).payload)
+    content["predicate"]["claims"][0]["metric"] = "f1\x1b[2J"
+    Path("bad.json").write_bytes(canonical(envelope(canonical(content), [])))
+
+    assert (0, True) == (code, "exact recomputed for 5" in out)
+    assert (1, False) == (check_alone("bad.json")[0], "\x1b" in "".join(check_alone("bad.json")[1:]))
 
 
 def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
