@@ -5,6 +5,7 @@ import copy
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -481,9 +482,8 @@ def test_a_statement_is_about_a_finished_run(shared_run: Path, statement: Statem
     """A statement about a record before the end, when only good trials were done, is rejected with the journal."""
     records = list(read(shared_run))
     end = next(index for index, record in enumerate(records) if record.event.__class__ is RunFinished)
-    early = [
-        altered(statement.payload, lambda content, h=record.h: change_head(content, h)) for record in records[end - 8 : end]
-    ]
+    heads = [record.h for record in records[end - 8 : end]]
+    early = [altered(statement.payload, partial(change_head, head=head)) for head in heads]
     results = [failures(list(check_journal(shared_run, item, None))) for item in early]
 
     assert [["the run was not finished at the record that the statement is about"]] * 8 == results
