@@ -1,16 +1,19 @@
 """Runs that claims are made about, and keys that sign them."""
 
 import subprocess
-from collections.abc import Iterable
+from base64 import b64decode
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
 import trio
 
 from evaljournal import Case
 from evaljournal.replay import load
 from evaljournal.replay.claims.checking import Line, check_bundle
-from evaljournal.replay.claims.statement import Statement
+from evaljournal.replay.claims.merkle import Root, leaf_hash
+from evaljournal.replay.claims.statement import Statement, canonical, envelope
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.sessions.claims.claim import UNNAMED, attest, disclose
 from evaljournal.runner.sessions.claims.recompute import recompute
@@ -46,6 +49,20 @@ def claim(
 def bundle(path: Path, statement: Statement, *, trials: Any = None, sample: Any = None, reveal: Any = ()) -> list[bytes]:
     """Return the lines of a bundle."""
     return list(disclose(path, statement, trials, sample, reveal)[1])
+
+
+def forged(lines: list[bytes], change: Callable[[list[Any]], object], **header_fields: Any) -> list[bytes]:
+    """Return a bundle of all trials with other leaves, and an unsigned statement with their root."""
+    header, *items = map(orjson.loads, lines)
+    leaves, root = [orjson.loads(item["leaf"]) for item in items], Root()
+    change(leaves)
+    for item, leaf in zip(items, leaves, strict=True):
+        item["leaf"] = canonical(leaf).decode()
+        root.add(leaf_hash(bytes.fromhex(item["salt"]) + item["leaf"].encode()))
+    content = orjson.loads(b64decode(header["statement"]["payload"]))
+    content["predicate"]["evaljournal"]["tree"]["root"] = root.digest().hex()
+    header |= {"statement": envelope(canonical(content), []), **header_fields}
+    return [canonical(item) + b"\n" for item in (header, *items)]
 
 
 def checked(directory: Path, lines: list[bytes]) -> list[Line]:

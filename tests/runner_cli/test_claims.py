@@ -1,6 +1,9 @@
 """`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
 
+import shutil
 import sys
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +11,11 @@ import attrs
 import orjson
 import pytest
 
+from evaljournal.replay.claims.statement import canonical, envelope
 from evaljournal.runner.runs.page import read_page_run
-from evaljournal.runner.sessions.claims.files import claim_summaries
-from tests.claims import claimed_run, make_key
+from evaljournal.runner.sessions.claims.files import claim_summaries, read_statement
+from evaljournal.scorers import exact
+from tests.claims import claimed_run, forged, make_key
 from tests.journal.samples import flip, segment
 from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal, printed, rejected
@@ -31,6 +36,13 @@ def check_alone(*arguments: object) -> tuple[int, str, str]:
     return result.returncode, result.stdout, result.stderr
 
 
+def change_statement(source: str, target: str, change: Callable[[Any, Any], object]) -> None:
+    """Change the unsigned statement in a file, given that in another."""
+    contents = [orjson.loads(read_statement(Path(file)).payload) for file in (source, target)]
+    change(*contents)
+    Path(target).write_bytes(canonical(envelope(canonical(contents[1]), [])))
+
+
 def statuses(result: Any) -> dict[str, set[str]]:
     """Return subject → statuses of the lines of a check."""
     subjects: dict[str, set[str]] = {}
@@ -46,13 +58,16 @@ def test_a_result_is_attested_disclosed_and_checked(run: Path, tmp_path: Path) -
         "attest", run, "--claim", "exact>=0.7", "--claim", "f1>0.5", "--key", key, "--evaluator", "https://a.example"
     )
     disclosed = evaljournal("disclose", run, "--all", "--reveal", "model", "--reveal", "dataset")
-    result = printed("check", "bundle.jsonl", "--journal", run, "--key", f"{key}.pub")
+    [file] = (run / "claims").glob("*.json")
+    result = printed("check", "bundle.jsonl", "--journal", run, "--key", f"{key}.pub", "--statement", file)
 
     assert (0, 0) == (attested.exit_code, disclosed.exit_code)
     assert attested.stdout.startswith("exact >= 0.7 holds: 7 values, 0 missing\nf1 > 0.5 holds: 7 values, 0 missing\nroot ")
     assert "signed by SHA256:" in attested.stdout
     assert result["ok"]
-    assert {"assurance": {"unchecked"}} == {name: values for name, values in statuses(result).items() if values != {"ok"}}
+    assert {"assurance": {"unchecked"}, "members": {"ok", "unchecked"}} == {
+        name: values for name, values in statuses(result).items() if values != {"ok"}
+    }
 
 
 def test_a_claim_that_does_not_hold(run: Path) -> None:
@@ -64,6 +79,40 @@ def test_a_claim_that_does_not_hold(run: Path) -> None:
     assert (1, "exact >= 0.9 does not hold: 7 values, 0 missing") == (result.exit_code, result.stdout.splitlines()[0])
     assert "unsigned" in result.stderr
     assert (0, True) == (checked.exit_code, "exact >= 0.9 does not hold: 7 values" in checked.stdout)
+
+
+def test_the_checker_keeps_the_statement(run: Path) -> None:
+    """A bundle of a later statement about the same run is rejected with `--statement`; without, its digest is printed."""
+    evaljournal("attest", run, "--claim", "exact>=0.7", "-o", "first.json")
+    evaljournal("attest", run, "--claim", "exact>=0.1", "-o", "second.json")
+    evaljournal("disclose", run, "--all", "--statement", "second.json")
+    results = [printed("check", "bundle.jsonl", "--statement", file) for file in ("first.json", "second.json")]
+
+    assert [{"failed"}, {"ok"}] == [statuses(result)["statement"] for result in results]
+    assert sha256(read_statement(Path("second.json")).payload).hexdigest() in evaljournal("check", "bundle.jsonl").stdout
+    assert "exact >= 0.7 holds: 7 values, 0 missing; stated, not recomputed" in evaljournal("check", "first.json").stdout
+
+
+def test_leaves_are_compared_without_the_secret(run: Path) -> None:
+    """A copy of the journal without salts shows that a disclosed leaf is not the trial in it."""
+    evaljournal("attest", run, "--claim", "exact>=0.7")
+    evaljournal("disclose", run, "--all")
+    shutil.copytree(run, "copy", ignore=shutil.ignore_patterns("claims"))
+    own = statuses(printed("check", "bundle.jsonl", "--journal", "copy"))
+
+    def swap(leaves: list[Any]) -> None:
+        for name in ("output", "scores", "expected", "input"):
+            leaves[0][name], leaves[2][name] = leaves[2][name], leaves[0][name]
+
+    lines = forged(Path("bundle.jsonl").read_bytes().splitlines(), swap)
+    items = [orjson.loads(line) for line in lines]
+    for name in ("output", "expected", "input"):
+        items[1][name], items[3][name] = items[3][name], items[1][name]
+    Path("swapped.jsonl").write_bytes(b"".join(canonical(item) + b"\n" for item in items))
+    swapped = statuses(printed("check", "swapped.jsonl", "--journal", "copy"))
+
+    assert ({"ok"}, {"ok", "unchecked"}) == (own["leaves"], own["root"])
+    assert ({"failed"}, {"ok"}) == (swapped["leaves"], swapped["scores"])
 
 
 @pytest.mark.parametrize("options", [("--all",), ("--trials", "case-1,case-2"), ("--failing",), ("--sample", 3, "--seed", 1)])
@@ -79,6 +128,7 @@ def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: 
     bad_bundles += [lines[:-1], [*lines, lines[-1]]]
 
     assert len(CHECKER.read_text().splitlines()) <= 150
+    assert f'VERSION_OF_EXACT = "{exact.fingerprint}"' in CHECKER.read_text()
     code, out, _ = check_alone("bundle.jsonl", f"{key}.pub")
     assert (0, True, options == ("--all",)) == (
         code,
@@ -93,6 +143,44 @@ def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: 
         check_alone("bundle.jsonl", f"{other_key}.pub")[0],
         evaljournal("check", "bundle.jsonl", "--key", f"{other_key}.pub").exit_code,
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda leaves: leaves[2].update(output=None), "scores, but no output"),
+        (lambda leaves: leaves[2]["scores"]["f1"].update(value="1"), "no finite number"),
+        (lambda leaves: leaves[2]["scores"]["exact"].update(value=True), "the score of leaf 2 is wrong"),
+        (lambda leaves: leaves[2].update(case="case-1"), "a case twice"),
+    ],
+)
+def test_the_checker_of_the_examples_rejects_false_leaves(run: Path, change: Callable[[Any], None], reason: str) -> None:
+    """A leaf that no run gives is wrong, although the root is that of the statement."""
+    evaljournal("attest", run, "--claim", "f1>=0.1")
+    evaljournal("disclose", run, "--all")
+    Path("bad.jsonl").write_bytes(b"".join(forged(Path("bundle.jsonl").read_bytes().splitlines(), change)))
+    code, _, errors = check_alone("bad.jsonl")
+
+    assert (1, True) == (code, reason in errors)
+
+
+def test_the_checker_of_the_examples_escapes_and_continues(run: Path) -> None:
+    """A missing score and one of another version are not recomputed; a metric that is not its figure's is wrong and escaped."""
+
+    def remove(leaves: list[Any]) -> None:
+        del leaves[0]["scores"]["exact"]
+        leaves[1]["scores"]["exact"].update(value=False, version="0" * 16)
+
+    evaljournal("attest", run, "--claim", "f1>=0.1", "-o", "a.json")
+    evaljournal("disclose", run, "--all")
+    Path("other.jsonl").write_bytes(b"".join(forged(Path("bundle.jsonl").read_bytes().splitlines(), remove)))
+    code, out, _ = check_alone("other.jsonl")
+    content = orjson.loads(read_statement(Path("a.json")).payload)
+    content["predicate"]["claims"][0]["metric"] = "f1\x1b[2J"
+    Path("bad.json").write_bytes(canonical(envelope(canonical(content), [])))
+
+    assert (0, True) == (code, "exact recomputed for 5" in out)
+    assert (1, False) == (check_alone("bad.json")[0], "\x1b" in "".join(check_alone("bad.json")[1:]))
 
 
 def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
@@ -122,6 +210,48 @@ def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
     [other] = Path("early/claims").glob("*.json")
     assert {"failed", "unchecked"} == statuses(printed("check", other, "--plan", "plan.json"))["plan"]
     assert 0 == evaljournal("check", "plan.json").exit_code
+
+
+ECHO = (
+    "from evaljournal import Case, evaluation\nfrom evaljournal.scorers import exact\n"
+    'CASES = [Case(name=name, input=name, expected=name) for name in ("a", "b")]\n'
+    "@evaluation(cases=CASES)\ndef echo(text: str) -> str:\n    return 'a'\necho.score(exact)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("    return 'a'\n", "    return text\n"), ("echo.score(exact)\n", "@echo.score\ndef exact(output):\n    return True\n")],
+)
+def test_a_planned_run_has_one_definition(tmp_path: Path, old: str, new: str) -> None:
+    """Outputs of another task, or scores of another scorer, do not count because the run adopted the planned one later."""
+    Path("evals.py").write_text(ECHO)
+    evaljournal("attest", "--plan", "evals.py", "--claim", "exact>=0.9", "-o", "plan.json")
+    Path("evals.py").write_text(ECHO.replace(old, new))
+    evaljournal("run", "evals.py", "-o", "run")
+    Path("evals.py").write_text(ECHO)
+    resumed = evaljournal("resume", "run", "--adopt")
+
+    assert 0 == resumed.exit_code, resumed.output
+    assert "changed after the start" in rejected("attest", "run", "--planned", "plan.json")
+
+
+def test_a_plan_names_the_variants(tmp_path: Path) -> None:
+    """A plan is for each variant, so a result about one of them is not the planned one."""
+    Path("evals.py").write_text(ECHO.replace("CASES)", 'CASES, variants={"end": ["", "!"]})').replace("text: str", "text, end"))
+    planned = evaljournal("attest", "--plan", "evals.py", "--claim", "exact>=0", "-o", "plan.json")
+    evaljournal("run", "evals.py", "-o", "run")
+    names = [line.split()[0] for line in planned.stdout.splitlines() if line.startswith("exact@")]
+
+    assert 2 == len(names)
+    assert "the plan names the variants" in rejected("attest", f"run@{names[0][6:]}", "--planned", "plan.json")
+    evaljournal("attest", "run", "--planned", "plan.json", "-o", "both.json")
+    evaljournal("attest", f"run@{names[0][6:]}", "--claim", "exact>=0", "-o", "one.json")
+    change_statement(
+        "both.json", "one.json", lambda both, one: one["predicate"].update(preRegistration=both["predicate"]["preRegistration"])
+    )
+    assert {"ok", "unchecked"} == statuses(printed("check", "both.json", "--plan", "plan.json", "--journal", "run"))["plan"]
+    assert {"failed", "unchecked"} == statuses(printed("check", "one.json", "--plan", "plan.json"))["plan"]
 
 
 def test_no_export_or_report_has_the_secret(run: Path) -> None:

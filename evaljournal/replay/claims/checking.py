@@ -18,15 +18,13 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import orjson
 
-from evaljournal.replay.claims.leaves import SALT_BYTES, VALUES
+from evaljournal.replay.claims.leaves import VALUES
 from evaljournal.replay.claims.merkle import Root, leaf_hash, root_of_path
-from evaljournal.replay.claims.statement import MEMBER, VERSION, InvalidClaim, Means, Statement, parse_canonical, parse_envelope
+from evaljournal.replay.claims.shapes import HEADER, LEAF, LINE, MAX_NAMES, check_shape
+from evaljournal.replay.claims.statement import MEMBER, InvalidClaim, Means, Statement, parse_canonical, parse_envelope
 from evaljournal.replay.text import plural
 
-MAX_SAMPLE: Final = 100_000
 MAX_LINE: Final = 256 << 20
-_HEADER: Final = {"bundle", "statement", "leaves", "scorers", "sample", "commitments"}
-_LEAF: Final = {"index", "salt", "leaf", "proof", *VALUES}
 _MAX_MISMATCHES: Final = 10
 
 Recompute = Callable[[Mapping[str, Any], str, str, str], Any]
@@ -53,13 +51,13 @@ def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, lis
             number += 1
             if not line.endswith(b"\n"):
                 raise InvalidClaim(f"longer than {MAX_LINE >> 20} MiB, or the end of a truncated bundle")
-            fields = orjson.loads(line)
-            if unknown := sorted(fields.keys() - (_HEADER if statement is None else _LEAF)):
-                raise InvalidClaim(f"unknown field {unknown[0]!r:.60}")
+            fields = parse_canonical(line[:-1])
             if statement is None:
                 statement = parse_envelope(fields["statement"])
+                check_shape(fields, HEADER)
                 check = _Check(statement, fields, recompute)
             else:
+                check_shape(fields, LINE)
                 check.add(**fields)
         if statement is None:
             raise InvalidClaim("it is empty")
@@ -74,12 +72,20 @@ def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, lis
         ]
 
 
+def disclosed_leaves(stream: BinaryIO) -> Iterator[tuple[int, str]]:
+    """Yield index and text of each leaf in a bundle that was checked."""
+    stream.readline()
+    for line in stream:
+        fields = orjson.loads(line)
+        yield fields["index"], fields["leaf"]
+
+
 class _Check:
     """Leaves one after the other, and what follows from all of them."""
 
     def __init__(self, statement: Statement, header: Mapping[str, Any], recompute: Recompute) -> None:
-        if header["bundle"] != VERSION or statement.is_plan:
-            raise InvalidClaim(f"its version is {header['bundle']!r:.20}, expected {VERSION}, or its statement is a plan")
+        if statement.is_plan:
+            raise InvalidClaim("its statement is a plan")
         self._statement, self._recompute, self._scorers = statement, recompute, header["scorers"]
         self._commitments, self._count, self._sample = header["commitments"], header["leaves"], header.get("sample")
         self._size, self._root = statement.own["tree"]["size"], bytes.fromhex(statement.own["tree"]["root"])
@@ -87,26 +93,27 @@ class _Check:
         self._last, self._seen, self._tree, self._means = (-1, ""), 0, Root(), Means(statement.claims)
         self._undisclosed, self._recomputed, self._mismatches = Counter[str](), Counter[str](), list[str]()
         self._not_recomputed: Counter[tuple[str, str]] = Counter()  # By scorer and reason.
+        self._identities = set[int]()  # Hashes: a bundle may have millions.
         self._drawn: list[int] | None = None
         if self._sample is not None:
-            if not 0 < self._sample["size"] <= MAX_SAMPLE:
-                raise InvalidClaim(f"its sample has {self._sample['size']!r:.40} leaves, expected 1 to {MAX_SAMPLE:,}")
             self._drawn = sample_indexes(self._root, self._size, self._sample["size"], self._sample["seed"])
 
     def add(self, index: int, salt: str, leaf: str, proof: list[str], **values: str) -> None:
         """Check the next leaf; raise an error if it is not in the tree, or its values are not those that it commits to."""
         content = parse_canonical(leaf.encode())
+        check_shape(content, LEAF)
         trial, data = content["trial"], bytes.fromhex(salt)
-        if index.__class__ is not int or index <= self._last[0] or (self._seen and trial <= self._last[1]):
+        if index <= self._last[0] or (self._seen and trial <= self._last[1]):
             raise InvalidClaim(f"leaf {index!r:.40} ({trial!r:.80}) occurs twice, or is out of order")
         item = leaf_hash(data + leaf.encode())
         if self._is_complete and (index != self._tree.size or proof):
             raise InvalidClaim(f"leaf {self._tree.size:,} is missing, or has a proof, which a bundle of all leaves has not")
         path = [bytes.fromhex(text) for text in proof]
-        if len(data) != SALT_BYTES or not (self._is_complete or root_of_path(item, index, self._size, path) == self._root):
+        if not self._is_complete and root_of_path(item, index, self._size, path) != self._root:
             raise InvalidClaim(f"leaf {index:,} ({trial!r:.80}) is not in the tree of the statement, or was changed")
         if self._drawn is not None and self._drawn[self._seen] != index:
             raise InvalidClaim(f"leaf {index:,} is not the next one that the seed of the sample draws")
+        self._check_trial(content)
         self._last, self._seen = (index, trial), self._seen + 1
         self._tree.add(item)
         for name in VALUES:
@@ -115,7 +122,17 @@ class _Check:
             elif sha256(values[name].encode()).hexdigest() != content[name]:
                 raise InvalidClaim(f"the {name} of leaf {index:,} is not the one that it commits to")
         self._check_scores(content, values)
+        if len(self._recomputed) + len(self._not_recomputed) > MAX_NAMES:
+            raise InvalidClaim(f"the leaves have scores of more than {MAX_NAMES:,} names")
         self._means.add(content)
+
+    def _check_trial(self, content: Mapping[str, Any]) -> None:
+        if content["output"] is None and (content["scores"] or content["unscored"] or content["labels"]):
+            raise InvalidClaim(f"leaf {content['trial']!r:.80} has scores or labels, but no output")
+        identity = hash((content["case"], content["variant"], content["repeat"]))
+        if identity in self._identities:
+            raise InvalidClaim(f"leaf {content['trial']!r:.80} has the case, variant and repeat of another")
+        self._identities.add(identity)
 
     def _check_scores(self, content: Mapping[str, Any], values: Mapping[str, str]) -> None:
         for name, score in content["scores"].items():
@@ -126,7 +143,7 @@ class _Check:
             except NotRecomputed as exc:
                 self._not_recomputed[name, str(exc)] += 1
                 continue
-            self._recomputed[name] += 1
+            self._recomputed[_scorer_text(name, self._scorers[name])] += 1
             if (value.__class__, value) != (score["value"].__class__, score["value"]) and len(
                 self._mismatches
             ) < _MAX_MISMATCHES:
@@ -169,6 +186,13 @@ class _Check:
                 yield Line("scores", "ok", f"{name}: {plural(number, 'score')} recomputed: equal")
         for (name, reason), number in self._not_recomputed.items():
             yield Line("scores", "unchecked", f"{name}: {plural(number, 'score')} not recomputed: {reason}")
+
+
+def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
+    """Return the name of a score, with scorer and parameters unless it is the plain built-in scorer of this name."""
+    parameters = [f"{key}={value!r:.200}" for key, value in definition.items() if key not in {"name", "address"}]
+    scorer = " ".join([definition["name"], *parameters])
+    return name if scorer == name else f"{name} ({scorer})"
 
 
 def claim_lines(statement: Statement, members: Mapping[str, Any] | None, source: str) -> Iterator[Line]:

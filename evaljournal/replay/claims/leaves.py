@@ -17,7 +17,7 @@ from hashlib import blake2b, sha256
 from typing import Any, Final
 
 from evaljournal.journal import Blob, Record
-from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
 from evaljournal.replay.claims.statement import canonical
 from evaljournal.replay.review.labels import Label, OutputKey
 from evaljournal.replay.state.trial import DONE_STAGES, Location, TrialState
@@ -61,6 +61,8 @@ class Values:
 
     def __init__(self) -> None:
         self._cases, self._outputs = _Digests(2), _Digests(1)
+        self.is_redefined = False
+        """Whether a session adopted another definition, so that parts of the run may be from different ones."""
 
     def apply(self, record: Record) -> None:
         """Keep the digests of a record's values."""
@@ -69,6 +71,8 @@ class Values:
             self._cases.add(record, event.input, event.expected)
         elif event.__class__ is AttemptSucceeded:
             self._outputs.add(record, event.output)
+        elif event.__class__ is SessionStarted:
+            self.is_redefined |= event.adopted is not None
 
     def leaves(self, trials: Mapping[str, TrialState], labels: Iterable[Label]) -> Iterator[dict[str, Any]]:
         """Yield the leaf of each trial with an output or an error in the order of the leaves; withdrawn ones have none."""
@@ -80,17 +84,18 @@ class Values:
             location = trial.output_location if trial.stage == "completed" else None
             output = None if location is None else self._outputs.of(location)[0]
             input_, expected = self._cases.of(trial.input_location)
+            has_output = output is not None  # An error has no value that could be part of a mean.
             scores = {scorer: {"value": value, "version": version} for scorer, (version, value) in trial.scores.items()}
             yield {
                 "case": trial.case,
                 "expected": expected,
                 "fingerprint": trial.fingerprint,
                 "input": input_,
-                "labels": by_output.get(OutputKey(trial.case, trial.fingerprint, output or ""), []) if by_output else [],
+                "labels": by_output.get(OutputKey(trial.case, trial.fingerprint, output), []) if output is not None else [],
                 "output": output,
                 "repeat": trial.repeat,
-                "scores": scores,
+                "scores": scores if has_output else {},
                 "trial": name,
-                "unscored": sorted(trial.unscored),
+                "unscored": sorted(trial.unscored) if has_output else [],
                 "variant": trial.variant,
             }

@@ -20,6 +20,7 @@ import attrs
 import orjson
 
 from evaljournal.journal import JournalError
+from evaljournal.replay.claims.shapes import ENVELOPE, PLAN, RESULT, check_shape
 from evaljournal.replay.state.tally import is_summable
 
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
@@ -32,9 +33,8 @@ VERSION: Final = 1
 
 _CLAIM: Final = re.compile(
     r"\s*+(?:(?P<kind>label)\s*+:\s*+)?(?P<name>\w[\w.-]*+)\s*+(?P<comparator>>=|<=|>|<)\s*+"
-    r"(?P<threshold>-?\d{1,40}+(?:\.\d{1,40}+)?+)\s*+(?P<percent>%?)\s*+"
+    r"(?P<threshold>-?[0-9]{1,40}+(?:\.[0-9]{1,40}+)?+)\s*+(?P<percent>%?)\s*+"
 )
-_MAX_TRIALS: Final = 100_000_000
 _COMPARATORS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _EXACT: Final = decimal.Context(prec=1_000, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[decimal.Inexact])
 # Sums of a million decimals between 1e-324 and 1e100 need fewer than 450 digits.
@@ -131,8 +131,9 @@ class Statement:
             return [f"{claim} planned" for claim in self.claims]
         results = zip(self.claims, self.predicate["claims"], self.own["figures"], strict=True)
         verdicts = {True: "holds", False: "does not hold"}
+        withdrawn = f", {self.own['withdrawn']:,} trials withdrawn" if self.own["withdrawn"] else ""
         return [
-            f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing"
+            f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing{withdrawn}"
             for claim, item, figure in results
         ]
 
@@ -186,11 +187,13 @@ def parse_canonical(text: bytes) -> Any:
 def parse_envelope(fields: Any) -> Statement:
     """Read a statement from an envelope; raise `InvalidClaim` if it is not one that can be checked."""
     try:
+        check_shape(fields, ENVELOPE)
         payload = b64decode(fields["payload"], validate=True)
         signatures = [b64decode(item["sig"], validate=True) for item in fields["signatures"]]
         content = parse_canonical(payload)
-        predicate = content["predicate"]
-        own, is_plan = predicate[MEMBER], content["predicateType"] == PLAN_TYPE
+        is_plan = isinstance(content, dict) and content.get("predicateType") == PLAN_TYPE
+        check_shape(content, {**PLAN, "predicateType": PLAN_TYPE} if is_plan else {**RESULT, "predicateType": RESULT_TYPE})
+        predicate, own = content["predicate"], content["predicate"][MEMBER]
         claims = [
             Claim(
                 name=figure["name"],
@@ -201,17 +204,12 @@ def parse_envelope(fields: Any) -> Statement:
             )
             for item, figure in zip(predicate["claims"], own["figures"], strict=True)
         ]
-        types = fields["payloadType"], content["_type"], content["predicateType"], own["version"]
-        if types != (PAYLOAD_TYPE, STATEMENT_TYPE, PLAN_TYPE if is_plan else RESULT_TYPE, VERSION):
-            raise ValueError(f"its types and version are {types!r:.300}")
-        if not claims or not content["subject"] or not all(item["digest"] for item in content["subject"]):
-            raise ValueError("it claims nothing, or about nothing")
         for claim, item in zip(claims, predicate["claims"], strict=True):
-            Claim.parse(str(attrs.evolve(claim, variant="")))
-            if claim.metric != item["metric"] or not (is_plan or isinstance(item["passed"], bool)):
+            parsed = Claim.parse(str(attrs.evolve(claim, variant="")))
+            if attrs.evolve(parsed, variant=claim.variant) != claim or claim.metric != item["metric"]:
                 raise ValueError(f"the claim on {item['metric']!r:.80} is not that of its figures")
         if not is_plan:
-            _check_result(predicate, own)
+            _check_result(content["subject"], own)
     except (LookupError, TypeError, ValueError, AttributeError, decimal.DecimalException) as exc:
         raise InvalidClaim(f"not a statement of evaljournal ({type(exc).__name__}: {exc!s:.400})") from exc
     return Statement(
@@ -219,17 +217,9 @@ def parse_envelope(fields: Any) -> Statement:
     )
 
 
-def _check_result(predicate: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise an error unless the predicate of a result has its members."""
-    if (predicate["assuranceLevel"], predicate["subjectProfile"]) != ("self_attested", "receipt"):
-        raise ValueError("its assuranceLevel is not self_attested, or its subjectProfile is not receipt")
-    counts = [predicate["sampleSize"], own["tree"]["size"], own["outputs"], own["errors"]]
-    counts += [figure[name] for figure in own["figures"] for name in ("values", "missing")]
-    if (
-        any(count.__class__ is not int or not 0 <= count <= _MAX_TRIALS for count in counts)
-        or counts[1] != counts[2] + counts[3]
-    ):
-        raise ValueError("its counts are no counts, or do not add up")
-    digests = [own["tree"]["root"], *(predicate["commitments"][name]["value"] for name in ("model", "dataset"))]
-    if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
-        raise ValueError("a digest is none")
+def _check_result(subjects: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> None:
+    """Raise an error unless the subjects of a result are a run and its review, and its counts add up."""
+    if [item["name"].partition("/")[0] for item in subjects] != ["run", "review"][: len(subjects)]:
+        raise ValueError("its subjects are not a run and its review")
+    if own["tree"]["size"] != own["outputs"] + own["errors"]:
+        raise ValueError("its counts do not add up")

@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import click
 
-from evaljournal.replay.claims.checking import Line, check_bundle
+from evaljournal.replay.claims.checking import Line, check_bundle, claim_lines, disclosed_leaves
 from evaljournal.replay.claims.statement import InvalidClaim, Statement
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import DAMAGED
@@ -23,9 +24,18 @@ from evaljournal.runner.sessions.claims.signing import check_signatures, read_pu
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--journal", type=RunType(), metavar="RUN", help="The run that it is about, to recompute everything.")
 @click.option("--key", type=click.Path(path_type=Path), metavar="FILE", help="Public keys, one of which must have signed it.")
+@click.option(
+    "--statement",
+    "expected",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The statement that the bundle must be about.",
+)
 @click.option("--plan", type=click.Path(path_type=Path), metavar="FILE", help="The plan that it refers to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the lines as JSON.")
-def check(file: Path, *, journal: Path | None, key: Path | None, plan: Path | None, as_json: bool) -> None:
+def check(
+    file: Path, *, journal: Path | None, key: Path | None, expected: Path | None, plan: Path | None, as_json: bool
+) -> None:
     """Check a statement of `attest` or a bundle of `disclose`, and list what was checked and what cannot be.
 
     Signature, root, proofs and values are recomputed, and so are the scores of built-in scorers that make no calls and, if all
@@ -35,12 +45,12 @@ def check(file: Path, *, journal: Path | None, key: Path | None, plan: Path | No
     Exit code 4 if something is wrong.
 
     \b
-    evaljournal check bundle.jsonl --key signer.pub
+    evaljournal check bundle.jsonl --key signer.pub --statement statement.json
     evaljournal check bundle.jsonl --journal runs/capitals/0001
     """
     keys, lines = None if key is None else read_public_keys(key), list[Line]()
     try:
-        lines.extend(_lines(file, journal, keys, plan))
+        lines.extend(_lines(file, journal, keys, expected, plan))
     except InvalidClaim as exc:
         lines.append(Line("file", "failed", str(exc)))
     is_ok = all(line.status != "failed" for line in lines)
@@ -54,8 +64,11 @@ def check(file: Path, *, journal: Path | None, key: Path | None, plan: Path | No
         sys.exit(DAMAGED)
 
 
-def _lines(file: Path, journal: Path | None, keys: Sequence[str] | None, plan_file: Path | None) -> Iterator[Line]:
-    statement, lines = _read(file)
+def _lines(
+    file: Path, journal: Path | None, keys: Sequence[str] | None, expected: Path | None, plan_file: Path | None
+) -> Iterator[Line]:
+    statement, lines, is_bundle = _read(file)
+    yield _statement_line(statement, expected)
     plan = None if plan_file is None else read_statement(plan_file)
     yield from check_signatures(statement, keys)
     if statement.is_plan:
@@ -67,16 +80,31 @@ def _lines(file: Path, journal: Path | None, keys: Sequence[str] | None, plan_fi
         yield Line("plan", "unchecked", "the statement refers to a plan; pass it with --plan")
     yield from lines
     if journal is not None:
-        yield from check_journal(journal, statement, plan)
+        with file.open("rb") as stream:
+            is_readable = is_bundle and all(line.status != "failed" for line in lines)
+            yield from check_journal(journal, statement, plan, disclosed_leaves(stream) if is_readable else ())
     else:
         yield Line("journal", "unchecked", "chain and audit: pass --journal")
     yield Line("assurance", "unchecked", "self_attested: that the calls were made as recorded is the issuer's word")
 
 
-def _read(file: Path) -> tuple[Statement, list[Line]]:
-    """Return the statement in a file, and the lines about the leaves that it discloses."""
+def _statement_line(statement: Statement, expected: Path | None) -> Line:
+    """Compare a statement with the one that the checker has, and name it in any case."""
+    name = f"SHA-256 {sha256(statement.payload).hexdigest()}"
+    if not statement.is_plan:
+        name += f", root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials"
+    if expected is None:
+        return Line("statement", "unchecked", f"{name}: if you were given one before, pass it with --statement")
+    is_equal = statement.payload == read_statement(expected).payload
+    return Line("statement", "ok" if is_equal else "failed", f"{name}: {'' if is_equal else 'not '}that of --statement")
+
+
+def _read(file: Path) -> tuple[Statement, list[Line], bool]:
+    """Return the statement in a file, the lines about the leaves that it discloses, and whether it is a bundle."""
     with file.open("rb") as stream:
         if b'"bundle"' in stream.read(1 << 10):
             stream.seek(0)
-            return check_bundle(stream, recompute)
-    return read_statement(file), [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")]
+            return *check_bundle(stream, recompute), True
+    statement = read_statement(file)
+    lines = [] if statement.is_plan else list(claim_lines(statement, None, ""))
+    return statement, [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed"), *lines], False

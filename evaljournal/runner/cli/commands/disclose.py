@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from evaljournal.journal.format.codec import MAX_INTEGER
-from evaljournal.replay.claims.checking import MAX_SAMPLE
+from evaljournal.replay.claims.shapes import MAX_SAMPLE
 from evaljournal.replay.state.trial import failing_trials
 from evaljournal.replay.text import quote
 from evaljournal.runner.cli.arguments import output_option, run_argument

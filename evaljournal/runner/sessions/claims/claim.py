@@ -8,7 +8,7 @@ time of day, so the same command gives the same statement.
 Nothing is claimed that a checker of the whole journal would not find: the means are those of the leaves, not of the state.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -81,6 +81,14 @@ class Snapshot:
     def leaves(self) -> Iterator[dict[str, Any]]:
         """Yield the leaves."""
         return self.values.leaves(self.state.trials, self.review.labels)
+
+    def versions(self, names: Collection[str]) -> dict[str, set[str]]:
+        """Return the versions of the scores with these names that are in the leaves."""
+        versions: dict[str, set[str]] = {name: set() for name in names}
+        for leaf in self.leaves():
+            for name in versions.keys() & leaf["scores"].keys():
+                versions[name].add(leaf["scores"][name]["version"])
+        return versions
 
     def salts(self, secret: bytes) -> Salts:
         """Return the salts of the leaves and commitments."""
@@ -163,25 +171,38 @@ def attest(
 
     A claim that does not hold is stated, too, as one that has not passed.
     """
-    claims = [Claim.parse(text) for text in texts] if plan is None else plan.claims
+    if plan is not None and variant is not None:
+        raise UsageError(f"the plan names the variants; pass the run without @{variant}")
     snapshot = _verified_snapshot(path)
     if snapshot.state.outcome != "finished":
         raise UsageError(f"{path} is not finished, so nothing can be claimed about it", hint=command("resume", path))
+    claims = _claims(snapshot, texts, variant) if plan is None else plan.claims
     if plan is not None and (changes := _plan_differences(plan, snapshot)):
         raise UsageError(f"{path} is not the run that was planned: {', '.join(changes)} differ")
-    names = snapshot.state.variants.names
-    if variant is not None and variant not in names:
-        raise UsageError(f"{path} has no variant {variant!r}{suggest(variant, names)}")
-    chosen_variants = [variant] if variant is not None else names or [""]  # The mean of several models is that of none.
-    claims = [attrs.evolve(claim, variant=name) for claim in claims for name in chosen_variants]
-    if not 0 < len(claims) <= _MAX_CLAIMS:
-        raise UsageError(f"{plural(len(claims), 'claim')}; make 1 to {_MAX_CLAIMS}, such as --claim 'exact>=0.9'")
     for claim in claims:
         _check_claim(claim, snapshot)
     content_ = _statement(snapshot, claims, snapshot.salts(make_secret(path)), evaluator)
+    for claim, figure in zip(claims, content_["predicate"][MEMBER]["figures"], strict=True):
+        if not figure["values"]:
+            raise UsageError(f"no trial has a value of {claim.metric}, so nothing can be claimed about it")
     if plan is not None:
         content_["predicate"]["preRegistration"] = {"alg": "sha256", "value": sha256(plan.payload).hexdigest()}
     return _signed(content_, key)
+
+
+def _claims(snapshot: Snapshot, texts: Sequence[str], variant: str | None) -> list[Claim]:
+    """Return a claim for each text and variant: the mean of several models is that of none."""
+    names = snapshot.state.variants.names
+    if variant is not None and variant not in names:
+        raise UsageError(f"the run has no variant {variant!r}{suggest(variant, names)}")
+    return _for_variants([Claim.parse(text) for text in texts], names if variant is None else [variant])
+
+
+def _for_variants(claims: Sequence[Claim], names: Sequence[str]) -> list[Claim]:
+    claims = [attrs.evolve(claim, variant=name) for claim in claims for name in names or [""]]
+    if not 0 < len(claims) <= _MAX_CLAIMS:
+        raise UsageError(f"{plural(len(claims), 'claim')}; make 1 to {_MAX_CLAIMS}, such as --claim 'exact>=0.9'")
+    return claims
 
 
 def _signed(statement: Mapping[str, Any], key: Path | None) -> Statement:
@@ -205,9 +226,6 @@ def _statement(snapshot: Snapshot, claims: Sequence[Claim], salts: Salts, evalua
         root.add(_hash(leaf, salts))
         means.add(leaf)
     members = means.members()
-    for claim, figure in zip(claims, members[MEMBER]["figures"], strict=True):
-        if not figure["values"]:
-            raise UsageError(f"no trial has a value of {claim.metric}, so nothing can be claimed about it")
     values = {name: commitment(salts.of("commitment", name), value) for name, value in snapshot.identities().items()}
     tree = {"hash": "rfc6962-sha256", "size": root.size, "root": root.digest().hex()}
     withdrawn = snapshot.state.totals.stages["withdrawn"]
@@ -238,7 +256,8 @@ def plan_statement(
     selection: "SelectedTrials", settings: "Settings", texts: Sequence[str], *, evaluator: str, key: Path | None
 ) -> Statement:
     """Return a statement of what will be claimed about the next run of an evaluation."""
-    evaluation, claims = selection.evaluation, [Claim.parse(text) for text in texts]
+    evaluation = selection.evaluation
+    claims = _for_variants([Claim.parse(text) for text in texts], [name for name in evaluation.tasks if name])
     if not selection.trials.fingerprint:
         raise UsageError("the cases can be read only once, so they cannot be committed to", hint="pass a file or a list")
     for claim in claims:
@@ -253,7 +272,10 @@ def plan_statement(
         "task": evaluation.fingerprint,
         "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values()},
         "trials": (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),
-        MEMBER: {"version": VERSION, "figures": [{"kind": claim.kind, "name": claim.name, "variant": ""} for claim in claims]},
+        MEMBER: {
+            "version": VERSION,
+            "figures": [{"kind": claim.kind, "name": claim.name, "variant": claim.variant} for claim in claims],
+        },
     }
     subject = [{"name": "cases", "digest": {_CASES: selection.trials.fingerprint}}]
     return _signed({"_type": STATEMENT_TYPE, "subject": subject, "predicateType": PLAN_TYPE, "predicate": predicate}, key)
@@ -269,9 +291,14 @@ def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
         "trials": totals.completed + totals.failed,
     }
     differences = [name for name, value in actual.items() if plan.predicate.get(name) != value]
+    differences += ["definition (changed after the start)"] if snapshot.values.is_redefined or started.is_replacement else []
+    versions, planned = snapshot.versions({claim.name for claim in plan.claims if not claim.kind}), plan.predicate["scorers"]
+    differences += [
+        f"version of {name}" for name, own in versions.items() if own - {planned.get(name, planned.get(name.partition(".")[0]))}
+    ]
     differences += ["cases"] if plan.digest("cases", _CASES) != started.dataset_fingerprint else []
     start = datetime.fromisoformat(snapshot.state.sessions[0].at)
-    is_later = datetime.fromisoformat(str(plan.predicate.get("plannedAt"))) > start
+    is_later = datetime.fromisoformat(plan.predicate["plannedAt"]) > start
     return [*differences, "times (the run started before the plan)"] if is_later else differences
 
 
@@ -331,8 +358,13 @@ def _text(value: Any) -> bytes:
     return content(value, DISK) if isinstance(value, Blob) else canonical(value)
 
 
-def check_journal(path: Path, statement: Statement, plan: Statement | None) -> Iterator[Line]:
-    """Compare a statement with the journal of its run: verify it, and compute everything again."""
+def check_journal(
+    path: Path, statement: Statement, plan: Statement | None, disclosed: Iterable[tuple[int, str]] = ()
+) -> Iterator[Line]:
+    """Compare a statement with the journal of its run: verify it, and compute everything again.
+
+    `disclosed` are the leaves of a bundle with their indexes; they must be those of the journal, also without the secret.
+    """
     try:
         _verified_snapshot(path)
     except InvalidRecord as exc:
@@ -344,29 +376,57 @@ def check_journal(path: Path, statement: Statement, plan: Statement | None) -> I
     yield Line("chain", "ok", "the journal is as it was written")
     yield Line("audit", "ok", "the run followed its rules")
     snapshot = _read_snapshot(path, statement)
+    if snapshot.state.outcome != "finished":
+        yield Line("head", "failed", "the run was not finished at the record that the statement is about")
+        return
     is_equal = list(snapshot.subjects) == statement.content["subject"]
     yield Line("head", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the journals that the statement is about")
-    secret, root, means = read_secret(path), merkle.Root(), Means(statement.claims)
-    salts = None if secret is None else snapshot.salts(secret)
-    for leaf in snapshot.leaves():
-        means.add(leaf)
-        if salts is not None:
-            root.add(_hash(leaf, salts))
-    if salts is None:
-        yield Line("root", "unchecked", "the salts are not in this copy of the run")
-    else:
-        is_equal = root.digest().hex() == statement.own["tree"]["root"]
-        yield Line("root", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the root of the trials in the journal")
-    yield from claim_lines(statement, means.members(), "the journal")
+    yield from _leaf_lines(snapshot, disclosed)
+    yield from _predicate_lines(snapshot, read_secret(path), statement)
     if plan is not None:
         changes = _plan_differences(plan, snapshot)
         yield Line("plan", "failed" if changes else "ok", f"{', '.join(changes) or 'nothing'} in the journal is not as planned")
 
 
+def _leaf_lines(snapshot: Snapshot, disclosed: Iterable[tuple[int, str]]) -> Iterator[Line]:
+    leaves, count = enumerate(snapshot.leaves()), 0
+    for index, text in disclosed:
+        leaf = next((leaf for number, leaf in leaves if number == index), None)  # Both are in ascending order.
+        if leaf is None or canonical(leaf).decode() != text:
+            yield Line("leaves", "failed", f"leaf {index:,} is not the trial in the journal")
+            return
+        count += 1
+    if count:
+        yield Line("leaves", "ok", f"{count:,} disclosed: as in the journal")
+
+
+def _predicate_lines(snapshot: Snapshot, secret: bytes | None, statement: Statement) -> Iterator[Line]:
+    """Compare each member that follows from the journal, and list those that do not."""
+    stated, salts = statement.predicate, snapshot.salts(secret or bytes(1))
+    expected = _statement(snapshot, statement.claims, salts, stated["evaluator"]["id"])["predicate"]
+    own = expected[MEMBER]
+    if secret is None:
+        yield Line("root", "unchecked", "root and commitments: the salts are not in this copy of the run")
+    else:
+        is_equal = own["tree"] == statement.own["tree"]
+        yield Line("root", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the root of the trials in the journal")
+    follows = {name: expected[name] for name in ("claims", "sampleSize")}
+    follows[MEMBER] = {name: own[name] for name in ("figures", "outputs", "errors")}
+    yield from claim_lines(statement, follows, "the journal")
+
+    names = ["evaluatedAt", "suite", *([] if secret is None else ["commitments"])]
+    wrong = [name for name in names if stated[name] != expected[name]]
+    wrong += [] if statement.own["withdrawn"] == own["withdrawn"] else ["withdrawn"]
+    text = f"{', '.join(wrong)}: not as in the journal" if wrong else f"{', '.join([*names, 'withdrawn'])}: as in the journal"
+    yield Line("members", "failed" if wrong else "ok", text)
+    is_same_code = stated["harness"] == expected["harness"]
+    yield Line("members", "ok" if is_same_code else "unchecked", f"harness: {'' if is_same_code else 'not '}this evaljournal")
+    yield Line("members", "unchecked", f"evaluator: {stated['evaluator']['id']}, in the words of the issuer")
+
+
 def check_plan(statement: Statement, plan: Statement) -> Iterator[Line]:
     """Compare a statement with the plan that it refers to."""
     reference = statement.predicate.get("preRegistration", {}).get("value")
-    claims = {str(attrs.evolve(claim, variant="")) for claim in statement.claims}
-    is_equal = plan.is_plan and reference == sha256(plan.payload).hexdigest() and claims == set(map(str, plan.claims))
+    is_equal = plan.is_plan and reference == sha256(plan.payload).hexdigest() and statement.claims == plan.claims
     yield Line("plan", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the plan that the statement refers to")
     yield Line("plan", "unchecked", "that it existed before the run: only who published or timestamped it can show that")

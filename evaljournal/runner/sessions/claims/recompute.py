@@ -15,6 +15,7 @@ from evaljournal.replay.claims.statement import canonical
 from evaljournal.runner.scorers.bounded_search import is_quick
 from evaljournal.runner.scorers.builtin import PLAIN_SCORERS, CloseTo, Regex, Similarity
 
+_MAX_PATTERN: Final = 200
 _SCORERS: Final[Mapping[str, Callable[..., Any]]] = {
     **{name: lambda scorer=scorer: scorer for name, scorer in PLAIN_SCORERS.items()},
     "close_to": CloseTo,
@@ -36,6 +37,8 @@ def _scorer(definition: bytes) -> Any:
 
 def recompute(definition: Mapping[str, Any], version: str, output: str, expected: str) -> Any:
     """Return a score; raise `NotRecomputed` if that is impossible."""
+    if len(str(definition.get("pattern", ""))) > _MAX_PATTERN:  # Not even compiled.
+        raise NotRecomputed("its pattern might take long")
     try:
         scorer = _scorer(canonical(definition)) if is_recomputable(definition) else None
         if scorer is None or scorer.fingerprint != version:
