@@ -37,7 +37,7 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
 def start(agent: str, environment: Mapping[str, str], provider: Provider, directory: Path) -> Process:
     """Start a session of the run, or resume it."""
     is_new = not (directory / "run").exists()
-    options = ["--data", "cases.csv", *COMMANDS[agent], "--gateway", "--write-ahead", "-o", "run", f"--slots={SLOTS}"]
+    options = ["--data", "cases.csv", *COMMANDS[agent], "--gateway", "-s", "write-ahead=true", "-o", "run", f"--slots={SLOTS}"]
     urls = {"ANTHROPIC_BASE_URL": provider.url, "OPENAI_BASE_URL": f"{provider.url}/v1"}
     keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "sk-a-key-of-a-test")
     with (directory / "log.txt").open("a") as log:

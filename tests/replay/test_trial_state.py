@@ -126,7 +126,8 @@ def test_many_scores_of_a_trial_take_linear_memory() -> None:
         assert count == len(state.trials["a"].scores)
         return size
 
-    assert memory(2_000) < 8 * memory(500)
+    # The smaller of two: a thread that another test has left behind may allocate meanwhile.
+    assert min(memory(2_000), memory(2_000)) < 8 * memory(500)
 
 
 def test_many_scores_of_a_trial_take_linear_time() -> None:

@@ -29,7 +29,7 @@ def url(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_new_run_records_the_url(server: Server, name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run calls the URL with OPENAI_API_KEY and records it; `resume` uses the recorded URL."""
-    dry_run = evaljournal(*CHAT, "--dry-run")
+    dry_run = evaljournal(*CHAT, "--dry-run", "--json")
     stopped = evaljournal(*CHAT)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     resumed = evaljournal("resume")
@@ -39,7 +39,7 @@ def test_a_new_run_records_the_url(server: Server, name: str, url: str, monkeypa
     assert ["Bearer key-of-openai"] * 2 == [request["headers"]["authorization"] for request in server.requests(name)]
     reference = events("runs/qa/0001", RunStarted)[0].task
     assert {"options": options} == orjson.loads(reference)
-    assert reference in dry_run.stdout
+    assert reference == orjson.loads(dry_run.stdout)["task"]
 
 
 def test_a_resumed_run_does_not_read_the_variable(server: Server, name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
