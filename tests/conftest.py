@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -56,10 +57,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run the suite in a process per core; tests named on the command line run in one process, without its start-up."""
+    """Run the suite in one process more than there are cores, because many tests wait for other processes or for real limits.
+
+    Tests that are named on the command line run in one process, without its start-up.
+    """
     is_suite = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if is_suite and config.getoption("numprocesses", 0) is None and not hasattr(config, "workerinput"):
-        config.option.numprocesses = "auto"
+        config.option.numprocesses = (os.cpu_count() or 1) + 1
         config.option.dist = "worksteal"
 
 

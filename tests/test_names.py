@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 ROOT: Final = Path(__file__).parent.parent
-PACKAGES: Final = ("journal", "replay", "runner", "evaljournal")
+SOURCES: Final = sorted((ROOT / "evaljournal").rglob("*.py"))
 BETTER_NAMES: Final = {
     "begun": "`started`, or what was started",
     "each": "what it is: `trial`, `event`, `row`",
@@ -42,22 +40,19 @@ def names_in(source: str) -> Iterator[tuple[int, str]]:
                 pass
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_names(package: str) -> None:
+def test_names() -> None:
     """No module has such a name."""
-    files = sorted((ROOT / package).rglob("*.py"))
-
-    assert files
+    assert SOURCES
     assert [] == [
         f"{file.relative_to(ROOT)}, line {line}: {name}; better: {BETTER_NAMES[name.lstrip('_')]}"
-        for file in files
+        for file in SOURCES
         for line, name in names_in(file.read_text(encoding="utf-8"))
     ]
 
 
 def test_a_class_name_has_one_meaning() -> None:
     """No two public classes of the packages have the same name."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "evaljournal").rglob("*.py")]
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES]
     names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
 
     assert [] == [name for name, count in names.items() if count > 1 and not name.startswith("_")]

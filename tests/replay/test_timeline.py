@@ -262,7 +262,7 @@ def area(points: Iterable[Point], end: float) -> float:
 
 
 @given(st.integers(0, 10_000))
-@examples(60)
+@examples(20)
 def test_timeline_agrees_with_state(seed: int) -> None:
     """After every record of any run: open spans are in flight, each in its own slot, and the state has the same counts."""
     timeline, state = Timeline(), RunState()
@@ -287,7 +287,7 @@ def test_timeline_agrees_with_state(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-@examples(60)
+@examples(20)
 def test_times_are_the_areas_under_the_series(seed: int) -> None:
     """The times of all trials add up to the areas under the series."""
     timeline = apply_all(random_records(seed, length=400))
@@ -303,7 +303,7 @@ def test_times_are_the_areas_under_the_series(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-@examples(60)
+@examples(20)
 def test_points_are_in_order_and_within_their_session(seed: int) -> None:
     """Times and records never go back, every point lies within its session, and sessions never overlap."""
     timeline = apply_all(random_records(seed))
