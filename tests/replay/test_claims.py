@@ -189,7 +189,7 @@ def test_salts_depend_on_everything() -> None:
 
 
 def test_a_sample_can_be_drawn_again() -> None:
-    """A sample has distinct indexes in order, depends on root and seed, and a larger one contains it."""
+    """A sample has distinct indexes in order, depends on root and seed, and a larger one contains it, also of a huge tree."""
     root = bytes(32)
     drawn = sample_indexes(root, 1000, 50, 7)
 
@@ -198,3 +198,5 @@ def test_a_sample_can_be_drawn_again() -> None:
     assert drawn == sample_indexes(root, 1000, 50, 7) != sample_indexes(root, 1000, 50, 8)
     assert set(drawn) < set(sample_indexes(root, 1000, 60, 7))
     assert list(range(20)) == sample_indexes(root, 20, 50, 7)
+    assert 3 == len(sample_indexes(root, 10**7, 3, 7))
+    assert [] == sample_indexes(root, 0, 3, 7)

@@ -1,21 +1,25 @@
 """`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
 
+import importlib.util
+import random
 import shutil
 import sys
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import orjson
 import pytest
 
-from evaljournal.replay.claims.statement import canonical, envelope
+from evaljournal.replay import load
+from evaljournal.replay.claims.statement import InvalidClaim, canonical, envelope
 from evaljournal.runner.runs.page import read_page_run
 from evaljournal.runner.sessions.claims.files import claim_summaries, read_statement
 from evaljournal.scorers import exact
-from tests.claims import claimed_run, forged, make_key
+from tests.claims import checked, claimed_run, forged, make_key
 from tests.journal.samples import flip, segment
 from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal, printed, rejected
@@ -63,7 +67,7 @@ def test_a_result_is_attested_disclosed_and_checked(run: Path, tmp_path: Path) -
 
     assert (0, 0) == (attested.exit_code, disclosed.exit_code)
     assert attested.stdout.startswith("exact >= 0.7 holds: 7 values, 0 missing\nf1 > 0.5 holds: 7 values, 0 missing\nroot ")
-    assert "signed by SHA256:" in attested.stdout
+    assert "signature by SHA256:" in attested.stdout
     assert result["ok"]
     assert {"assurance": {"unchecked"}, "members": {"ok", "unchecked"}} == {
         name: values for name, values in statuses(result).items() if values != {"ok"}
@@ -148,7 +152,7 @@ def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda leaves: leaves[2].update(output=None), "scores, but no output"),
+        (lambda leaves: leaves[2].update(output=None), "is not that of a trial"),
         (lambda leaves: leaves[2]["scores"]["f1"].update(value="1"), "no finite number"),
         (lambda leaves: leaves[2]["scores"]["exact"].update(value=True), "the score of leaf 2 is wrong"),
         (lambda leaves: leaves[2].update(case="case-1"), "a case twice"),
@@ -162,6 +166,91 @@ def test_the_checker_of_the_examples_rejects_false_leaves(run: Path, change: Cal
     code, _, errors = check_alone("bad.jsonl")
 
     assert (1, True) == (code, reason in errors)
+
+
+ODD_NUMBERS: Final[tuple[Any, ...]] = (None, True, False, 0, 1, -1, 1.0, 0.5, 7)
+ODD_VALUES: Final = (*ODD_NUMBERS, "", "0", "1", "exact", "A" * 64, "0" * 64, [], [1], {}, {"value": 1})
+NOT_CHECKED_ALONE = {"scorers", "commitments", "statement", "missing"}  # The checker of the examples says so.
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each container in a value with each of its keys."""
+    if isinstance(value, dict | list):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            if key not in NOT_CHECKED_ALONE:
+                yield value, key
+                yield from _places(value[key])
+
+
+def _change(value: Any, rng: random.Random) -> None:
+    """Replace, remove or add one member somewhere in a value."""
+    container, key = rng.choice(list(_places(value)))
+    kind = rng.randrange(4)
+    if kind == 0 and isinstance(container, dict):
+        container[rng.choice(["exact", "note", "x"])] = rng.choice(ODD_VALUES)
+    elif kind == 1:
+        del container[key]
+    else:
+        container[key] = rng.choice(ODD_VALUES)
+
+
+def _compare_checkers(run: Path, directory: Path, tries: int) -> int:
+    """Change bundles, compare the verdicts of both checkers, and return how many changes both of them reject."""
+    spec = importlib.util.spec_from_file_location("check_claim", CHECKER)
+    assert spec is not None
+    assert spec.loader is not None
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    evaljournal("attest", run, "--claim", "exact>=0.7", "--claim", "f1>0.1")
+    bundles = list[list[bytes]]()
+    for options in (("--all",), ("--trials", "case-1,case-4,case-5")):
+        evaljournal("disclose", run, *options, "--force")
+        bundles.append(Path("bundle.jsonl").read_bytes().splitlines())
+    rng, rejected = random.Random(7), 0
+    for _ in range(tries):
+        lines, own_failures = list(rng.choice(bundles)), {"scores"}  # What the checker of the examples does not check.
+        match rng.randrange(3):
+            case 0:
+                lines = forged(bundles[0], lambda leaves: _change(rng.choice(leaves), rng))
+            case 1:
+                number = rng.randrange(len(lines))
+                fields = orjson.loads(lines[number])
+                _change(fields, rng)
+                lines[number] = canonical(fields)
+            case _:
+                lines, own_failures = list(bundles[0]), {"scores", "statement"}
+                header = orjson.loads(lines[0])
+                content = orjson.loads(b64decode(header["statement"]["payload"]))
+                own = content["predicate"]["evaljournal"]
+                _change(rng.choice([own["tree"], own["figures"], content["predicate"]["claims"]]), rng)
+                header["statement"] = envelope(canonical(content), [])
+                lines[0] = canonical(header)
+        lines = [line.rstrip(b"\n") + b"\n" for line in lines]
+        Path("changed.jsonl").write_bytes(b"".join(lines))
+        try:
+            failed = {line.subject for line in checked(directory, lines) if line.status == "failed"}
+        except InvalidClaim:
+            failed = {"statement"}
+        try:
+            alone.main(Path("changed.jsonl"))
+            is_accepted = True
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+            is_accepted = False
+        assert not (is_accepted and failed - own_failures), lines
+        assert is_accepted or failed, lines
+        rejected += not is_accepted and bool(failed)
+    return rejected
+
+
+def test_both_checkers_agree(run: Path, tmp_path: Path) -> None:
+    """What one of them accepts of changed leaves, lines and statements, the other accepts."""
+    assert _compare_checkers(run, tmp_path, 200) > 100
+
+
+@pytest.mark.exhaustive
+def test_both_checkers_agree_in_many_tries(run: Path, tmp_path: Path) -> None:
+    """The same for 10,000 changes."""
+    assert _compare_checkers(run, tmp_path, 10_000) > 5_000
 
 
 def test_the_checker_of_the_examples_escapes_and_continues(run: Path) -> None:
@@ -327,10 +416,13 @@ def test_the_report_shows_claims(run: Path) -> None:
     """The report has what each statement claims and commits to; a file that is no statement is named with the reason."""
     evaljournal("attest", run, "--claim", "exact>=0.7")
     (run / "claims" / "x.json").write_text("{}")
-    first, second = claim_summaries(run)
+    first, second = claim_summaries(run, load(run).state.head)
+    [other, _] = claim_summaries(run, "0" * 32)
 
     assert first.startswith("exact >= 0.7 holds: 7 values, 0 missing; root ")
     assert "; commitment to model " in first
+    assert first.endswith("; not verified here: evaljournal check")
+    assert "; about another run, or earlier records; not verified here" in other
     assert second.startswith("x.json: not a statement")
     assert [first, second] == attrs.evolve(read_page_run(run), claims=[first, second]).data()["claims"]
     assert 0 == evaljournal("report", run).exit_code

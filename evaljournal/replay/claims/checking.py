@@ -10,10 +10,10 @@ recomputed by built-in scorers. Fields that this version does not know are rejec
 take them for checked. Whatever else has an unexpected shape ends the check at its line.
 """
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
+from itertools import count
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 import orjson
@@ -72,12 +72,10 @@ def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, lis
         ]
 
 
-def disclosed_leaves(stream: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Yield index and text of each leaf in a bundle that was checked."""
-    stream.readline()
-    for line in stream:
-        fields = orjson.loads(line)
-        yield fields["index"], fields["leaf"]
+def disclosed(stream: BinaryIO) -> tuple[Mapping[str, Any], Iterator[tuple[int, str]]]:
+    """Return what a bundle that was checked discloses: commitments by name, and index and text of each leaf."""
+    commitments = orjson.loads(stream.readline())["commitments"]
+    return commitments, ((fields["index"], fields["leaf"]) for fields in map(orjson.loads, stream))
 
 
 class _Check:
@@ -164,7 +162,7 @@ class _Check:
         if self._sample is not None:
             yield Line("sample", "ok", f"seed {self._sample['seed']} draws these {count}")
         yield from self._value_lines()
-        yield from claim_lines(self._statement, self._means.members() if self._is_complete else None, f"all {count}")
+        yield from claim_lines(self._statement, self._means.members(), f"all {count}", is_complete=self._is_complete)
         for name, (salt, value) in self._commitments.items():
             is_equal = commitment(bytes.fromhex(salt), value) == self._statement.predicate["commitments"][name]["value"]
             yield Line(
@@ -195,15 +193,22 @@ def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
     return name if scorer == name else f"{name} ({scorer})"
 
 
-def claim_lines(statement: Statement, members: Mapping[str, Any] | None, source: str) -> Iterator[Line]:
-    """Yield a line for each claim; `members` are those that follow from `source`, None if some leaves are missing."""
+def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool = True) -> Iterator[Line]:
+    """Yield a line for each claim; `members` are those that follow from `source`, which may be a part of the leaves."""
     stated = {**statement.predicate, MEMBER: {name: statement.own[name] for name in ("figures", "outputs", "errors")}}
-    if members is not None and (wrong := [name for name in members if members[name] != stated[name]]):
+    if is_complete and (wrong := [name for name in members if members[name] != stated[name]]):
         yield Line("claim", "failed", f"{', '.join(wrong)}: not what follows from {source}")
-        return
-    for text in statement.claim_texts:
-        checked = "stated, not recomputed: that needs all leaves" if members is None else f"recomputed from {source}"
-        yield Line("claim", "unchecked" if members is None else "ok", f"{text}; {checked}")
+    elif not is_complete and any(number > total for number, total in zip(_counts(members), _counts(stated), strict=True)):
+        yield Line("claim", "failed", "the disclosed leaves have more values, outputs or errors than are stated for all")
+    else:
+        for text in statement.claim_texts:
+            checked = f"recomputed from {source}" if is_complete else "stated, not recomputed: that needs all leaves"
+            yield Line("claim", "ok" if is_complete else "unchecked", f"{text}; {checked}")
+
+
+def _counts(members: Mapping[str, Any]) -> list[int]:
+    own = members[MEMBER]
+    return [own["outputs"], own["errors"], *(figure[name] for figure in own["figures"] for name in ("values", "missing"))]
 
 
 def commitment(salt: bytes, value: str) -> str:
@@ -212,9 +217,12 @@ def commitment(salt: bytes, value: str) -> str:
 
 
 def sample_indexes(root: bytes, size: int, n: int, seed: int) -> list[int]:
-    """Return the indexes of a random sample: those with the lowest SHA-256 of root, seed and index.
+    """Return the indexes of a random sample: the first `n` that the SHA-256 of root, seed and a counter draw.
 
-    The order depends on the root, so who committed to it could not choose what a seed draws that was named afterwards.
+    They depend on the root, so who committed to it could not choose what a seed draws that was named afterwards. The time is
+    that of the sample, not of the tree: a statement may claim any size.
     """
-    order = heapq.nsmallest(n, ((sha256(f"{root.hex()}\n{seed}\n{index}".encode()).digest(), index) for index in range(size)))
-    return sorted(index for _, index in order)
+    drawn, numbers = set[int](), count()
+    while len(drawn) < min(n, size):
+        drawn.add(int.from_bytes(sha256(f"{root.hex()}\n{seed}\n{next(numbers)}".encode()).digest()) % size)
+    return sorted(drawn)

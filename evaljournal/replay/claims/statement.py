@@ -134,6 +134,7 @@ class Statement:
         withdrawn = f", {self.own['withdrawn']:,} trials withdrawn" if self.own["withdrawn"] else ""
         return [
             f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing{withdrawn}"
+            + ("" if claim.name.isascii() else f" (the score is {claim.name!a})")  # A letter may look like another.
             for claim, item, figure in results
         ]
 
@@ -143,7 +144,7 @@ class Statement:
         commitments = {} if self.is_plan else self.predicate["commitments"]
         texts = [] if self.is_plan else [f"root {self.own['tree']['root']} of {self.own['tree']['size']:,} trials"]
         texts += [f"commitment to {name} {value['value']}" for name, value in commitments.items()]
-        return [*texts, *(f"signed by {key_id(signature)}" for signature in self.signatures)] or ["unsigned"]
+        return [*texts, *(f"signature by {key_id(signature)}" for signature in self.signatures)] or ["unsigned"]
 
     def digest(self, name: str, algorithm: str) -> str:
         """Return a digest of a subject: the journal of the `run` or of its `review`, or the planned `cases`; empty without."""
@@ -209,7 +210,7 @@ def parse_envelope(fields: Any) -> Statement:
             if attrs.evolve(parsed, variant=claim.variant) != claim or claim.metric != item["metric"]:
                 raise ValueError(f"the claim on {item['metric']!r:.80} is not that of its figures")
         if not is_plan:
-            _check_result(content["subject"], own)
+            _check_result(content["subject"], predicate, own)
     except (LookupError, TypeError, ValueError, AttributeError, decimal.DecimalException) as exc:
         raise InvalidClaim(f"not a statement of evaljournal ({type(exc).__name__}: {exc!s:.400})") from exc
     return Statement(
@@ -217,9 +218,13 @@ def parse_envelope(fields: Any) -> Statement:
     )
 
 
-def _check_result(subjects: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> None:
+def _check_result(subjects: Sequence[Mapping[str, Any]], predicate: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise an error unless the subjects of a result are a run and its review, and its counts add up."""
     if [item["name"].partition("/")[0] for item in subjects] != ["run", "review"][: len(subjects)]:
         raise ValueError("its subjects are not a run and its review")
-    if own["tree"]["size"] != own["outputs"] + own["errors"]:
+    size, numbers = own["tree"]["size"], [figure["values"] for figure in own["figures"]]
+    trials = [figure["missing"] + figure["values"] for figure in own["figures"] if not figure["kind"]]
+    if size != own["outputs"] + own["errors"] or predicate["sampleSize"] != min(numbers) or max(trials, default=0) > size:
         raise ValueError("its counts do not add up")
+    if any(item["passed"] and not number for item, number in zip(predicate["claims"], numbers, strict=True)):
+        raise ValueError("a claim without values has passed")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from evaljournal.replay.claims.checking import Line, check_bundle, claim_lines, disclosed_leaves
-from evaljournal.replay.claims.statement import InvalidClaim, Statement
+from evaljournal.replay.claims.checking import Line, check_bundle, claim_lines, disclosed
+from evaljournal.replay.claims.statement import InvalidClaim, Means, Statement
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunType
@@ -82,7 +82,7 @@ def _lines(
     if journal is not None:
         with file.open("rb") as stream:
             is_readable = is_bundle and all(line.status != "failed" for line in lines)
-            yield from check_journal(journal, statement, plan, disclosed_leaves(stream) if is_readable else ())
+            yield from check_journal(journal, statement, plan, *(disclosed(stream) if is_readable else ()))
     else:
         yield Line("journal", "unchecked", "chain and audit: pass --journal")
     yield Line("assurance", "unchecked", "self_attested: that the calls were made as recorded is the issuer's word")
@@ -106,5 +106,7 @@ def _read(file: Path) -> tuple[Statement, list[Line], bool]:
             stream.seek(0)
             return *check_bundle(stream, recompute), True
     statement = read_statement(file)
-    lines = [] if statement.is_plan else list(claim_lines(statement, None, ""))
-    return statement, [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed"), *lines], False
+    lines = [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")]
+    if not statement.is_plan:
+        lines.extend(claim_lines(statement, Means(statement.claims).members(), "", is_complete=False))
+    return statement, lines, False

@@ -89,7 +89,7 @@ def report(
         page_runs = list(runs.values())
         comparison = None
         if second is None:
-            claims = claim_summaries(first.path)
+            claims = claim_summaries(first.path, page_runs[0].run.state.head)
             page_runs = [attrs.evolve(page_run, since=_since(page_run.run), claims=claims) for page_run in page_runs]
         if second is not None:
             sides = [_side(runs[reference.path], reference.variant) for reference in references]

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -359,11 +360,15 @@ def _text(value: Any) -> bytes:
 
 
 def check_journal(
-    path: Path, statement: Statement, plan: Statement | None, disclosed: Iterable[tuple[int, str]] = ()
+    path: Path,
+    statement: Statement,
+    plan: Statement | None,
+    commitments: Mapping[str, Any] = MappingProxyType({}),
+    leaves: Iterable[tuple[int, str]] = (),
 ) -> Iterator[Line]:
     """Compare a statement with the journal of its run: verify it, and compute everything again.
 
-    `disclosed` are the leaves of a bundle with their indexes; they must be those of the journal, also without the secret.
+    What a bundle discloses, commitments and leaves with their indexes, must be that of the journal, also without the secret.
     """
     try:
         _verified_snapshot(path)
@@ -381,7 +386,10 @@ def check_journal(
         return
     is_equal = list(snapshot.subjects) == statement.content["subject"]
     yield Line("head", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the journals that the statement is about")
-    yield from _leaf_lines(snapshot, disclosed)
+    yield from _leaf_lines(snapshot, leaves)
+    for name, (_, text) in commitments.items():
+        is_equal = snapshot.identities()[name] == text
+        yield Line("commitment", "ok" if is_equal else "failed", f"{name}: {'' if is_equal else 'not '}that of the journal")
     yield from _predicate_lines(snapshot, read_secret(path), statement)
     if plan is not None:
         changes = _plan_differences(plan, snapshot)

@@ -16,7 +16,7 @@ import orjson
 
 from evaljournal.journal import JournalError
 from evaljournal.journal.disk.files import CREATE_NEW, DISK
-from evaljournal.replay.claims.statement import InvalidClaim, Statement, canonical, envelope, parse_envelope
+from evaljournal.replay.claims.statement import HEAD, InvalidClaim, Statement, canonical, envelope, parse_envelope
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
 
@@ -91,13 +91,18 @@ def kept_statements(run: Path) -> list[Path]:
     return sorted(_directory(run).glob("*.json"), key=lambda file: (file.lstat().st_mtime_ns, file.name))
 
 
-def claim_summaries(run: Path) -> list[str]:
-    """Return what each statement about a run claims and commits to; of one that cannot be read, why."""
+def claim_summaries(run: Path, head: str) -> list[str]:
+    """Return what each statement about a run claims and commits to; of one that cannot be read, why.
+
+    Anyone can put a file into a directory, so nothing is shown as verified, and a statement about another head is marked.
+    """
     summaries: list[str] = []
     for file in kept_statements(run):
         try:
             statement = read_statement(file)
-            summaries.append("; ".join([*statement.claim_texts, *statement.commitment_texts]))
+            is_current = statement.digest("run", HEAD) == head
+            note = f"{'' if is_current else 'about another run, or earlier records; '}not verified here: evaljournal check"
+            summaries.append("; ".join([*statement.claim_texts, *statement.commitment_texts, note]))
         except JournalError as exc:
             summaries.append(f"{file.name}: {exc}")
     return summaries

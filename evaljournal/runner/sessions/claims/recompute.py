@@ -16,6 +16,8 @@ from evaljournal.runner.scorers.bounded_search import is_quick
 from evaljournal.runner.scorers.builtin import PLAIN_SCORERS, CloseTo, Regex, Similarity
 
 _MAX_PATTERN: Final = 200
+_MAX_PRODUCT: Final = 100_000_000
+"""Maximum product of two lengths for `similarity`: so a check takes no longer than its bundle is long."""
 _SCORERS: Final[Mapping[str, Callable[..., Any]]] = {
     **{name: lambda scorer=scorer: scorer for name, scorer in PLAIN_SCORERS.items()},
     "close_to": CloseTo,
@@ -48,6 +50,8 @@ def recompute(definition: Mapping[str, Any], version: str, output: str, expected
             str(values[1] if scorer.pattern is None else scorer.pattern), len(output)
         ):
             raise NotRecomputed("its pattern might take long")
+        if isinstance(scorer, Similarity) and len(output) * len(expected) > _MAX_PRODUCT:
+            raise NotRecomputed("its texts are too long")
         return scorer(*values).value
     except NotRecomputed:
         raise
