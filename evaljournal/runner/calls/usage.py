@@ -67,7 +67,7 @@ def priced_usage(
     if price is None:
         return {**usage, **_unknown_cost(model)}
     written = tokens["cache_write_tokens"] or 0
-    writes_1h = min(_count(provider_usage, _WRITTEN_1H) or 0, written) if written else 0
+    writes_1h = min(one_hour_writes(provider_usage), written) if written else 0
     counts = Tokens(
         input=input_tokens,
         output=output_tokens,
@@ -80,6 +80,11 @@ def priced_usage(
     if dollars is None:
         return {**usage, **_unknown_cost(model)}
     return {**usage, "cost": dollars}
+
+
+def one_hour_writes(provider_usage: object) -> int:
+    """Return how many tokens were written to a cache that keeps them for an hour."""
+    return _count(provider_usage, _WRITTEN_1H) or 0
 
 
 def _unknown_cost(model: str) -> dict[str, float | str]:

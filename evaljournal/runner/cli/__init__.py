@@ -45,6 +45,7 @@ _GROUPS: Final = {
         "gate": "Check whether a run is worse than a baseline.",
         "rescore": "Re-score recorded outputs; the task is not called.",
         "prices": "Show the prices of models.",
+        "what-if": "Compute cost and time of a run under other prices and limits.",
     },
     "Review": {
         "review": "Draw outputs at random for people to label.",
@@ -116,9 +117,9 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         with _exit_on_signal():
-            is_added = cmd_name in ADDED or cmd_name not in COMMANDS
+            is_added, module = cmd_name in ADDED or cmd_name not in COMMANDS, cmd_name.replace("-", "_")
             command = (
-                added_command(cmd_name) if is_added else getattr(import_module(f"{__name__}.commands.{cmd_name}"), cmd_name)
+                added_command(cmd_name) if is_added else getattr(import_module(f"{__name__}.commands.{module}"), module)
             )
         if command is None:
             return None

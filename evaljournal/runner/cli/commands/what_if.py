@@ -1,0 +1,249 @@
+"""The command `evaljournal what-if`."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import click
+
+from evaljournal.journal import Record
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.state.usage import total as total_usage
+from evaljournal.replay.text import UNKNOWN, duration, money, plural, printable
+from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
+from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.definition.limits import describe_limits, parse_limits
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.sessions.what_if.recompute import Change, recompute
+from evaljournal.runner.sessions.what_if.recorded import RecordedCalls
+from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_models
+
+_HOW_TO_RECORD: Final = (
+    "chat models record tokens; `-s durable=http` records the model calls of a function, --gateway those of a command"
+)
+
+
+@click.command("what-if")
+@run_argument
+@click.option("--prices", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with other prices.")
+@click.option(
+    "--model-price",
+    "models",
+    multiple=True,
+    metavar="MODEL",
+    help="Prices of this model for the recorded tokens, or OLD=NEW for the calls of one model; repeatable.",
+)
+@click.option(
+    "--cache-hit", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of the input tokens that a cache has: 0 to 1."
+)
+@click.option("--batch", is_flag=True, help="Send the calls of chat models and judges in batches of the provider.")
+@click.option("--rpm", multiple=True, metavar="N", help="Maximum requests per minute to each model, or to one: MODEL=500.")
+@click.option("--tpm", multiple=True, metavar="N", help="Maximum tokens per minute, such as 200k, like --rpm.")
+@click.option("--slots", type=click.IntRange(1), metavar="N", help="Maximum concurrent attempts per rate-limit key.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object as JSON.")
+def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
+    """Compute cost and wall time of a run's calls under other prices and limits; nothing is called.
+
+    The cost follows from the recorded tokens. The wall time follows from the recorded seconds of each call, on a virtual clock,
+    with the scheduler, limits and retries of a real run. What it assumes is printed.
+
+    \b
+    evaljournal what-if --model-price gpt-5.4-mini
+    evaljournal what-if runs/capitals/0001 --cache-hit 0.8 --rpm 500 --tpm 200k
+    evaljournal what-if runs/capitals/0001 --slots 50 --json
+    """
+    result = _recomputed(path, as_json=as_json, **options)
+    if as_json:
+        print_json(result.as_json())
+        return
+    print_table(list(result.rows()))
+    for line in result.assumptions():
+        echo(line)
+
+
+def _recomputed(
+    path: Path,
+    *,
+    as_json: bool,
+    prices: Path | None,
+    models: tuple[str, ...],
+    cache_hit: float | None,
+    batch: bool,
+    slots: int | None,
+    **limits: tuple[str, ...],
+) -> "_Result":
+    """Read a run once, and compute what the options ask for."""
+    changes_prices = prices is not None or bool(models) or cache_hit is not None or batch
+    changes_times = slots is not None or any(limits.values())
+    if not (changes_prices or changes_times):
+        raise UsageError("nothing to change; pass --prices, --model-price, --cache-hit, --batch, --rpm, --tpm or --slots")
+    if batch and changes_times:
+        raise UsageError("--batch: rate limits and slots do not apply to batches; remove --rpm, --tpm and --slots")
+    calls, repricing = RecordedCalls(), None
+    if changes_prices:
+        repricing = Repricing(read_prices(prices or DEFAULT_PRICES), parse_models(models), cache_hit, batch)
+
+    def apply(run: LoadedRun, record: Record) -> None:
+        run.apply(record)
+        calls.apply(record)
+        if repricing is not None:
+            repricing.apply(record)
+
+    view = open_run(path, apply=apply)
+    exit_if_damaged(view.problem, quiet=as_json)
+    result = _Result(path, view, calls, repricing)
+    if repricing is not None:
+        _check_tokens(path, repricing)
+    if changes_times:
+        result.recompute(Change(limits=_limits(view, calls, limits), slots=slots))
+    return result
+
+
+def _check_tokens(path: Path, repricing: Repricing) -> None:
+    counts = repricing.counts
+    if repricing.batch and counts["priced"] and counts["inner"] == counts["priced"]:
+        raise UsageError(f"{path}: calls inside an agent cannot be sent in batches", hint="remove --batch")
+    if counts["priced"]:
+        return
+    problem = "has costs, but no tokens of a known model" if counts["kept"] else "has no recorded tokens"
+    raise UsageError(f"{path} {problem}, so other prices have no effect", hint=_HOW_TO_RECORD)
+
+
+def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any] | None:
+    """Return the limits to declare: those of the run, replaced by the options; None if there are no options."""
+    counts, path = calls.counts, view.path
+    if not any(trial.attempts for trial in calls.trials.values()):
+        raise UsageError(f"{path} has no attempt that ended, so there is nothing to compute")
+    if counts["batched"]:
+        raise UsageError(f"{path} was sent in batches, whose calls have no recorded seconds; the wall time is not computed")
+    values = {name: list(amounts) for name, amounts in options.items() if amounts}
+    if not values:
+        return None
+    limits = parse_limits(values, view.state.settings.get("limits")) or {}
+    if options["tpm"] and not counts["with_tokens"]:
+        raise UsageError(f"{path} has no recorded tokens, so --tpm has no effect", hint=_HOW_TO_RECORD)
+    return limits
+
+
+@attrs.define(eq=False)
+class _Result:
+    """What happened, and what would have happened."""
+
+    path: Path
+    view: LoadedRun
+    calls: RecordedCalls
+    repricing: Repricing | None
+    change: Change = attrs.field(factory=Change)
+    own_seconds: float | None = None
+    """Seconds that the run takes on the virtual clock under its own settings."""
+    seconds: float | None = None
+
+    def recompute(self, change: Change) -> None:
+        """Compute the wall time, and that under the settings of the run itself."""
+        self.change = change
+        self.own_seconds = recompute(self.calls, self.view.state, Change())
+        self.seconds = recompute(self.calls, self.view.state, self.change)
+
+    @property
+    def _usages(self) -> list[Mapping[str, float]]:
+        usage = self.view.state.usage
+        return [usage, usage if self.repricing is None else self.repricing.usage]
+
+    @property
+    def _is_batch(self) -> bool:
+        return self.repricing is not None and self.repricing.batch
+
+    def rows(self) -> Iterator[list[str]]:
+        """Yield the rows of the table."""
+        has_check = self.own_seconds is not None
+        yield ["", "recorded", *(["recomputed"] if has_check else []), "what if", ""]
+        for label, name in (("cost", None), ("  task", "cost"), ("  judges", "judge.cost")):
+            if name is None:
+                old, new = (total_usage(usage, "cost") for usage in self._usages)
+            else:
+                old, new = (usage.get(name) for usage in self._usages)
+            if label == "cost" or (old is not None and "judge.cost" in self._usages[0]):
+                cells = [_money(old), *([_money(old)] if has_check else []), _money(new)]
+                yield [label, *cells, _factor(old, new)]
+        elapsed = self.view.state.elapsed
+        new_seconds = "up to 24 h" if self._is_batch else duration(elapsed if self.seconds is None else self.seconds)
+        check = [] if self.own_seconds is None else [duration(self.own_seconds)]
+        yield ["wall time", duration(elapsed), *check, new_seconds, _factor(self.own_seconds, self.seconds)]
+
+    def assumptions(self) -> list[str]:
+        """Return what the figures assume, as far as it applies to this run."""
+        counts = self.calls.counts
+        lines = ["assumed: the model gives the same answers, in the same seconds, whatever the load"]
+        if self.repricing is not None:
+            lines += _price_assumptions(self.repricing)
+        if self.seconds is None:
+            return lines
+        lines.append("assumed: no time of the process itself; no budget, deadline or limit on failures")
+        if self.change.limits is not None:
+            lines.append(f"limits of each model: {printable(describe_limits(self.change.limits), 500) or 'none'}")
+        if counts["rate_limited"]:
+            rejected = f"{plural(counts['rate_limited'], 'rate-limited attempt')}"
+            if self.change.limits is not None:
+                lines.append(f"assumed: {rejected} are not rate limited, because the limits are kept")
+            else:
+                lines.append(f"assumed: {rejected} are so again; --rpm and --tpm declare the limits of the provider instead")
+        if counts["interrupted"]:
+            lines.append(f"assumed: no interruption; {plural(counts['interrupted'], 'interrupted attempt')} left out")
+        if counts["advertised"]:
+            lines.append(
+                "assumed: no limits in the headers of replies, which the run had; `recomputed` shows what that changes"
+            )
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON."""
+        old, new = (
+            {
+                "cost": total_usage(usage, "cost"),
+                "usage": dict(usage),
+                "unpriced_calls": total_usage(usage, "unpriced_calls") or 0,
+            }
+            for usage in self._usages
+        )
+        elapsed = self.view.state.elapsed
+        new_seconds = None if self._is_batch else elapsed if self.seconds is None else self.seconds
+        return {
+            "path": str(self.path),
+            "head": self.view.state.head,
+            "recorded": {**old, "seconds": elapsed},
+            "recomputed_seconds": self.own_seconds,
+            "what_if": {**new, "seconds": new_seconds},
+            "limits": self.change.limits,
+            "slots": self.change.slots,
+            "assumptions": self.assumptions(),
+        }
+
+
+def _price_assumptions(repricing: Repricing) -> Iterator[str]:
+    counts = repricing.counts
+    if repricing.cache_hit is not None:
+        yield f"assumed: {repricing.cache_hit:.0%} of the input tokens of each call are read from a cache"
+    if repricing.batch:
+        inner = plural(counts["inner"], "call")
+        yield "assumed: all lines of the batches succeed" + (f"; {inner} inside agents stay live" if counts["inner"] else "")
+    if repricing.uncached_models:
+        yield f"no price of cached tokens, so they cost as much as others: {_names(repricing.uncached_models)}"
+    if repricing.unpriced_models:
+        yield f"no price, not in the cost: {_names(repricing.unpriced_models)}; add it to a table and pass it with --prices"
+    if counts["kept"]:
+        yield f"{plural(counts['kept'], 'call')} without tokens or model: the recorded cost is kept"
+
+
+def _names(models: Mapping[str, None]) -> str:
+    return ", ".join(printable(model, 80) for model in models)
+
+
+def _money(value: float | None) -> str:
+    return UNKNOWN if value is None else money(value)
+
+
+def _factor(old: float | None, new: float | None) -> str:
+    return "" if not old or new is None else f"{new / old - 1:+.0%}"

@@ -1,0 +1,370 @@
+"""A session whose calls take the seconds that a run has recorded, on a virtual clock, and write nothing.
+
+It is the real session: the same scheduler, gates, policies and retries, behind other limits, slots or none of them. So how long
+a run would have taken is not a formula of its own that could differ from what a run does. What is not known is not simulated:
+how the provider would have answered other calls. A call takes its recorded seconds whatever the load.
+
+**What is replaced**: tasks and scorers wait for their recorded seconds and end as they ended; the journal is discarded; budget,
+deadline and limits on failures do not apply, because what was recorded is what is computed.
+
+**Rate limits of the provider.** A call that was rate limited is so again, unless limits are declared: they stand for those of
+the provider, and calls that keep them are not rate limited.
+
+**Same input, same result.** No thread, no random number of its own, and trio's choice between tasks that are ready at the same
+time is seeded.
+"""
+
+import itertools
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import attrs
+import trio
+
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay import RunState
+from evaljournal.runner.calls import TrialInput
+from evaljournal.runner.calls.call_size import CallSize
+from evaljournal.runner.calls.http.identity import rate_limit_identity
+from evaljournal.runner.calls.notes import engine_note
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.data.case import Case, Trial
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.variants import Variant
+from evaljournal.runner.retries.classify import Description, RemoteError
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.scorers.scorer import ScorerInput
+from evaljournal.runner.sessions.environment import Environment
+from evaljournal.runner.sessions.null_files import NullFiles
+from evaljournal.runner.sessions.plan import Plan
+from evaljournal.runner.sessions.rate_limits import ASYNC_SLOTS, TaskKeys
+from evaljournal.runner.sessions.session import Session
+from evaljournal.runner.sessions.what_if.recorded import InnerCall, RecordedAttempt, RecordedCalls, RecordedTrial
+from evaljournal.runner.steps.admission import LimitedCall
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step, current_steps
+from evaljournal.runner.steps.durable_requests import MODEL_CALLS
+from evaljournal.runner.steps.inputs import step_input
+from evaljournal.runner.steps.waiting import admit_in_loop
+
+T = TypeVar("T")
+
+_NAME: Final = "what-if"
+_URL: Final = "https://recorded"
+"""Stands for the providers of the calls inside attempts: limits apply to each model."""
+_INPUT: Final = step_input(None, "call")
+_START: Final = 1_800_000_000.0
+"""The wall time of the start; no result depends on it."""
+
+
+class _NoDisk(NullFiles):
+    """A disk that discards everything, and takes no time."""
+
+    def pause(self, seconds: float = 0.0) -> None:
+        """Return at once: the clock is virtual."""
+
+
+@attrs.frozen(kw_only=True)
+class Change:
+    """What differs from the recorded run; None: as recorded."""
+
+    limits: Mapping[str, Any] | None = None
+    """All declared limits, those of the run included."""
+    slots: int | None = None
+
+
+def recompute(calls: RecordedCalls, state: RunState, change: Change) -> float:
+    """Return how many seconds a run takes; `state` is that of the recorded one."""
+    from trio.testing import MockClock  # noqa: PLC0415  # only for virtual time
+
+    _seed_scheduler()
+    session = _Recomputation(calls, state, change)
+    return trio.run(session.run, clock=MockClock(autojump_threshold=0)).state.elapsed
+
+
+def _seed_scheduler() -> None:
+    """Let trio choose between ready tasks in the same way each time; it has no public setting."""
+    from trio._core import _run  # noqa: PLC0415  # only for virtual time
+
+    getattr(_run, "_r", random.Random()).seed(0)  # noqa: S311  # the order of tasks
+
+
+class _Recomputation(Session):
+    """See the module."""
+
+    def __init__(self, calls: RecordedCalls, state: RunState, change: Change) -> None:
+        environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
+        super().__init__(
+            Evaluation(
+                RecordedChat({}, None, "", replays_429s=True, has_limits=False),
+                cases=Dataset([]),
+                settings=Settings(),
+                name=_NAME,
+            ),
+            Path(_NAME),
+            files=_NoDisk(),
+            in_thread=_inline,
+            wall=lambda: _START + trio.current_time(),
+            environment=lambda: environment,
+        )
+        self._calls = calls
+        self._recorded = state
+        self._change = change
+
+    def _plan(self, state: RunState) -> Plan:  # noqa: ARG002  # it is new
+        calls, recorded = self._calls, self._recorded
+        assert recorded.started is not None
+        settings = _settings(recorded.settings, self._change)
+        if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
+            settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
+        trials = {name: _Script(trial) for name, trial in calls.trials.items() if trial.attempts}
+        replays_429s, has_limits = self._change.limits is None, settings.limits is not None
+        tasks = {
+            key: RecordedChat(
+                trials,
+                None if key in calls.agent_keys else _identity(key),
+                key if recorded.settings.get("limit_key") else calls.models.get(key, ""),
+                replays_429s=replays_429s,
+                has_limits=has_limits,
+            )
+            for key in dict.fromkeys(script.trial.key for script in trials.values())
+        }
+        task = next(iter(tasks.values()))
+        names = dict.fromkeys(script.trial.variant for script in trials.values())
+        variants = {name: Variant(name, {}, task) for name in names} if any(names) else None
+        evaluation: Evaluation[Any, Any, Any] = Evaluation(
+            task, cases=Dataset([]), settings=settings, name=_NAME, variants=variants
+        )
+        for scorer in calls.scorers:
+            key, model = calls.scorer_keys.get(scorer, ""), calls.judge_models.get(scorer, "")
+            is_shared, is_limited = scorer in calls.scorer_keys and key in tasks, bool(model)
+            identity = _identity(key) if is_shared or is_limited else None
+            model = tasks[key].model if is_shared else model
+            judge = RecordedJudge(trials, identity, model, replays_429s=replays_429s)
+            evaluation.score(name=scorer, timeout=None)(judge)
+        self.evaluation = evaluation
+        keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
+        slots = _scorer_slots(recorded.settings, calls.scorers, self._change.slots)
+        started = evolve_fact(
+            recorded.started,
+            definition=None,
+            settings={**settings.to_json(), "scorer_slots": slots, "overridden": []},
+            trials=recorded.sessions.planned,
+            merged_from=None,
+            forked_from=None,
+        )
+        chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
+        return Plan(settings, _trials(trials), started, slots, evaluation, keys, list(names), chosen)
+
+
+def _trials(scripts: "Mapping[str, _Script]") -> Iterator[Trial]:
+    """Yield the trials in the order in which they were enqueued; the input of each is its id."""
+    for name, script in scripts.items():
+        trial = script.trial
+        yield Trial(case=Case(name=trial.case, input=name), variant=trial.variant, repeat=trial.repeat)
+
+
+def _settings(recorded: Mapping[str, Any], change: Change) -> Settings:
+    """Return the recorded settings that decide when calls start; a policy of the user is replaced."""
+    policy, seed, timeout = (recorded.get(name) for name in ("policy", "seed", "timeout"))
+    return Settings(
+        slots=change.slots or recorded.get("slots") or ASYNC_SLOTS,
+        timeout=timeout if isinstance(timeout, int | float) else None,
+        retry=Retry.from_settings(recorded) if "retry" in recorded else Retry(),
+        policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
+        seed=seed if isinstance(seed, int) else 0,
+        limits=recorded.get("limits") if change.limits is None else change.limits,
+        stop_on_same_error=None,
+        record_requests=False,
+        reuse_steps="never",
+        durability="os",
+        grace=0.0,
+    )
+
+
+def _has_chosen_slots(recorded: Mapping[str, Any]) -> bool:
+    return recorded.get("slots") != ASYNC_SLOTS or "slots" in (recorded.get("overridden") or ())
+
+
+def _scorer_slots(recorded: Mapping[str, Any], scorers: list[str], slots: int | None) -> dict[str, int]:
+    own_slots = recorded.get("scorer_slots")
+    own_slots = own_slots if isinstance(own_slots, dict) else {}
+    return {scorer: slots or own_slots[scorer] for scorer in scorers if isinstance(own_slots.get(scorer), int)}
+
+
+def _identity(key: str) -> str:
+    """Return what the calls of a rate-limit key share: other endpoints, accounts and models have other keys."""
+    return rate_limit_identity(_URL, (key,))
+
+
+@attrs.define(eq=False)
+class _Script:
+    """A trial, and how many of its recorded attempts were repeated."""
+
+    trial: RecordedTrial
+    attempts: int = 0
+    scorer_calls: dict[str, int] = attrs.field(factory=dict[str, int])
+
+    def peek(self, *, replays_429s: bool) -> RecordedAttempt:
+        """Return the next attempt; after the last one, an output at once."""
+        attempt, self.attempts = _next(self.trial.attempts, self.attempts, replays_429s=replays_429s)
+        return attempt
+
+    def peek_scorer_call(self, scorer: str, *, replays_429s: bool) -> RecordedAttempt:
+        """Return the next call of a scorer; after the last one, a score at once."""
+        calls = self.trial.scorer_calls.get(scorer, ())
+        call, self.scorer_calls[scorer] = _next(calls, self.scorer_calls.get(scorer, 0), replays_429s=replays_429s)
+        return call
+
+
+def _next(attempts: Collection[RecordedAttempt], number: int, *, replays_429s: bool) -> tuple[RecordedAttempt, int]:
+    """Return the first attempt from a number on that is repeated, and its number."""
+    for position, attempt in enumerate(itertools.islice(attempts, number, None), number):
+        if replays_429s or attempt.failure is None or attempt.failure.category != "rate_limited":
+            return attempt, position
+    return _NOTHING, len(attempts)
+
+
+_NOTHING: Final = RecordedAttempt(0.0)
+_DESCRIPTION: Final = Description(type="recorded", message="", traceback="")
+
+
+@attrs.frozen(eq=False)
+class _Keys(TaskKeys):
+    """The recorded rate-limit key of each trial."""
+
+    scripts: Mapping[str, _Script]
+
+    def key_of(self, case: Case, variant: str) -> str:  # noqa: ARG002  # the trial has it
+        """Return the recorded key of the trial of a case."""
+        return self.scripts[case.input].trial.key
+
+
+class RecordedChat:
+    """A task whose attempts take their recorded seconds.
+
+    With a `rate_limit_identity`, each is one call of a model, and known limits apply to it. Without one, they apply to the
+    model calls inside it that were recorded as steps.
+    """
+
+    __name__ = "recorded_chat"
+    fingerprint = _NAME
+    takes_trial = True
+    definition: Mapping[str, Any] = {}
+
+    def __init__(
+        self, scripts: Mapping[str, _Script], identity: str | None, model: str, *, replays_429s: bool, has_limits: bool
+    ) -> None:
+        self._scripts = scripts
+        self.rate_limit_identity = identity
+        self.model = model
+        self._replays_429s = replays_429s
+        self._has_limits = has_limits
+
+    @asynccontextmanager
+    async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
+        """Return this task: nothing has to be opened."""
+        await trio.lowlevel.checkpoint()
+        yield self
+
+    def call_size(self, case: Case, /) -> CallSize:
+        """Return the size of the next call for a case."""
+        return self._scripts[case.input].peek(replays_429s=self._replays_429s).size
+
+    async def __call__(self, _: Any, /) -> Any:
+        """Return nothing: it is called in a session only."""
+        await trio.lowlevel.checkpoint()
+
+    async def call(self, trial: TrialInput, _: object, /) -> Any:
+        """Take the recorded seconds, and end as recorded."""
+        script = self._scripts[trial.trial]
+        attempt = script.peek(replays_429s=self._replays_429s)
+        script.attempts += 1
+        if attempt.has_timed_out:
+            await trio.sleep_forever()
+        if self._has_limits and attempt.calls:
+            await _make_calls(attempt)
+        else:
+            await trio.sleep(attempt.seconds)
+        if attempt.failure is not None:
+            raise RemoteError(attempt.failure, _DESCRIPTION)
+        if self._has_limits and attempt.usage is not None:
+            engine_note(answer={"usage": attempt.usage})
+
+
+async def _make_calls(attempt: RecordedAttempt) -> None:
+    """Make the model calls of an attempt, each as long after the one before it as recorded, and wait for its end."""
+    steps = current_steps()
+    assert steps is not None
+    async with trio.open_nursery() as nursery:
+        for number in attempt.first_calls:
+            nursery.start_soon(_make_call_and_next, steps, attempt.calls, number, nursery)
+    await trio.sleep(attempt.tail)
+
+
+async def _make_call_and_next(
+    steps: AttemptSteps, calls: tuple[InnerCall, ...], number: int | None, nursery: trio.Nursery
+) -> None:
+    while number is not None:
+        call = calls[number]
+        await trio.sleep(call.gap)
+        step = Step(call.model, "model", _INPUT, reusable=False)
+        step.call = LimitedCall(_URL, (), call.model, call.size)
+        steps.begin(step)
+        await admit_in_loop(steps, step)
+        await trio.sleep(call.seconds)
+        steps.complete(step, None, call.usage)
+        number, *others = call.next or (None,)
+        for other in others:
+            nursery.start_soon(_make_call_and_next, steps, calls, other, nursery)
+
+
+class RecordedJudge:
+    """A scorer whose calls take their recorded seconds."""
+
+    __name__ = "recorded_judge"
+    fingerprint = _NAME
+    takes_trial = False
+    takes_trajectory = False
+    definition: Mapping[str, Any] = {}
+
+    def __init__(self, scripts: Mapping[str, _Script], identity: str | None, model: str, *, replays_429s: bool) -> None:
+        self._scripts = scripts
+        self.rate_limit_identity = identity
+        self.model = model
+        self._replays_429s = replays_429s
+
+    @asynccontextmanager
+    async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
+        """Return this scorer: nothing has to be opened."""
+        await trio.lowlevel.checkpoint()
+        yield self
+
+    async def __call__(self, output: Any) -> Any:
+        """Return nothing: it is called in a session only."""
+
+    def call_size(self, value: ScorerInput, /) -> CallSize:
+        """Return the size of the next call for an output."""
+        return self._scripts[value.trial].peek_scorer_call(value.scorer, replays_429s=self._replays_429s).size
+
+    async def call(self, value: ScorerInput, _: object, /) -> Any:
+        """Take the recorded seconds, and end as recorded; the score is no result."""
+        script = self._scripts[value.trial]
+        call = script.peek_scorer_call(value.scorer, replays_429s=self._replays_429s)
+        script.scorer_calls[value.scorer] = script.scorer_calls.get(value.scorer, 0) + 1
+        await trio.sleep(call.seconds)
+        if call.failure is not None:
+            raise RemoteError(call.failure, _DESCRIPTION)
+        if call.usage is not None:
+            engine_note(judge_usage={"usage": call.usage})
+        return True
+
+
+async def _inline(call: Callable[[], T], /) -> T:
+    """Make a blocking call without a thread: a virtual clock does not wait for one."""
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    return call()

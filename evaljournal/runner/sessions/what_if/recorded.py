@@ -1,0 +1,282 @@
+"""The calls of a run as its journal has them: how long each attempt, model call and judge took, and how it ended.
+
+One pass over the records fills it, in order. It keeps about a kilobyte per trial: no inputs and no outputs. A recorded time is
+untrusted; a negative one counts as 0.
+
+Attempts that were interrupted are left out, because a run without interruptions would not make them; the steps that a later
+attempt reused from one are part of that attempt. So is a failure that stopped the run (an invalid key, no credit).
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.journal import Record, events
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE, is_amount
+from evaljournal.runner.calls.call_size import CallSize, max_output
+from evaljournal.runner.retries.classify import Failure
+
+_MAX_SECONDS: Final = 1e8
+"""Three years: a longer time of a foreign record would never end on a virtual clock, either."""
+_BYTES_PER_TOKEN: Final = 3
+"""As known limits estimate tokens before the first reply."""
+_JUDGE_SECONDS: Final = 1.0
+"""Seconds from which a call of a plain scorer counts; a faster one is part of the process's own time."""
+
+
+_UNKNOWN_SIZE: Final = CallSize()
+
+
+@attrs.frozen
+class InnerCall:
+    """A model call inside an attempt."""
+
+    model: str
+    gap: float
+    """Seconds between the end of the call before it, or the start of the attempt, and its start."""
+    seconds: float
+    usage: Mapping[str, Any] | None
+    size: CallSize
+    next: tuple[int, ...]
+    """Numbers of the calls that followed it; several ran at the same time."""
+
+
+@attrs.frozen
+class RecordedAttempt:
+    """An attempt, or a call of a scorer, that ended."""
+
+    seconds: float
+    failure: Failure | None = None
+    """None: it returned an output."""
+    has_timed_out: bool = False
+    usage: Mapping[str, Any] | None = None
+    """Tokens of its own call."""
+    size: CallSize = _UNKNOWN_SIZE
+    first_calls: tuple[int, ...] = ()
+    calls: tuple[InnerCall, ...] = ()
+    tail: float = 0.0
+    """Seconds after its last call."""
+
+
+@attrs.define(eq=False)
+class RecordedTrial:
+    """A trial, and what was recorded of its attempts and scorer calls."""
+
+    case: str
+    variant: str
+    repeat: int
+    key: str = ""
+    """Its rate-limit key."""
+    attempts: deque[RecordedAttempt] = attrs.field(factory=deque[RecordedAttempt])
+    scorer_calls: dict[str, deque[RecordedAttempt]] = attrs.field(factory=dict[str, deque[RecordedAttempt]])
+
+
+@attrs.define(eq=False)
+class _Running:
+    """An attempt in flight."""
+
+    start: float
+    max_output: int | None
+    usage: Mapping[str, Any] | None = None
+    steps: list[tuple[float, float, float, str, Any, int | None]] = attrs.field(
+        factory=list[tuple[float, float, float, str, Any, int | None]]
+    )
+    """Start, seconds, seconds of waiting, model, usage and maximum output of each model call."""
+
+
+class RecordedCalls:
+    """The calls of a run; see the module."""
+
+    def __init__(self) -> None:
+        self.trials: dict[str, RecordedTrial] = {}
+        """In the order in which they were enqueued, without those that were withdrawn."""
+        self.models: dict[str, str] = {}
+        """Rate-limit key → the first model that its calls name."""
+        self.judge_models: dict[str, str] = {}
+        """Scorer → its model; functions have none."""
+        self.scorer_keys: dict[str, str] = {}
+        """Scorer → the rate-limit key of its calls."""
+        self.agent_keys: set[str] = set()
+        """Rate-limit keys of attempts whose model calls were recorded as steps."""
+        self.counts = Counter[str]()
+        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens` and `advertised` limits."""
+        self._running: dict[str, _Running] = {}
+        self._scoring: dict[tuple[str, str], float] = {}
+        """Trial and scorer of a call in flight → its start."""
+        self._kept_steps: dict[str, dict[int, tuple[float, str, Any, int | None]]] = {}
+        """Trial → the steps of interrupted attempts, which a later one may reuse."""
+        self._judges: set[str] = set()
+
+    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one case for each event
+        """Add the next record."""
+        event = record.event
+        match event:
+            case events.TrialEnqueued():
+                self.trials[event.trial] = RecordedTrial(event.case, event.variant, event.repeat)
+            case events.TrialWithdrawn():
+                self.trials.pop(event.trial, None)
+            case events.AttemptStarted():
+                self._start(event, record.t)
+            case events.AttemptSucceeded() | events.AttemptFailed() | events.AttemptTimedOut():
+                self._end(event, record.t)
+            case events.AttemptInterrupted():
+                self._interrupt(event.trial)
+            case events.StepCompleted() | events.StepFailed():
+                self._add_step(event, record)
+            case events.StepReused():
+                self._reuse(event, record.t)
+            case events.ScorerCallStarted():
+                self._judges.add(event.scorer)
+                self.scorer_keys.setdefault(event.scorer, event.key)
+                self._scoring[event.trial, event.scorer] = record.t
+            case events.ScorerCallFailed() | events.TrialScored() | events.ScoringFailed():
+                self._end_scoring(event, record.t)
+            case events.Noted():
+                self._note(event)
+            case events.SessionStarted():
+                self._scoring.clear()
+            case events.RateLimitSeen(source="advertised"):
+                self.counts["advertised"] += 1
+            case _:
+                pass
+
+    @property
+    def scorers(self) -> list[str]:
+        """Scorers whose calls take time: judges, and functions that took long."""
+        return sorted(self._judges)
+
+    def _start(self, event: events.AttemptStarted, t: float) -> None:
+        trial = self.trials.get(event.trial)
+        if trial is None:
+            return
+        self.counts["attempts"] += 1
+        self.counts["batched"] += event.batch > 0
+        trial.key = event.key
+        request: Any = event.request if isinstance(event.request, dict) else {}
+        if isinstance(model := request.get("model"), str):
+            self.models.setdefault(event.key, model)
+        self._running[event.trial] = _Running(t, max_output(request))
+
+    def _end(self, event: events.AttemptSucceeded | events.AttemptFailed | events.AttemptTimedOut, t: float) -> None:
+        trial, running = self.trials.get(event.trial), self._running.pop(event.trial, None)
+        if trial is None or running is None:
+            return
+        failure = None
+        if isinstance(event, events.AttemptFailed):
+            failure = Failure(category=event.category, retry_after=event.retry_after)
+            self.counts["rate_limited"] += event.category == "rate_limited"
+        usage = running.usage if event.usage is None else event.usage
+        if running.steps:
+            self.agent_keys.add(trial.key)
+        first_calls, calls, tail = _calls(running, t)
+        self._kept_steps.pop(event.trial, None)
+        if trial.attempts and (earlier := trial.attempts[-1].failure) is not None and earlier.category == "fatal":
+            trial.attempts.pop()  # It stopped the run: a fatal failure is not retried otherwise.
+        trial.attempts.append(
+            RecordedAttempt(
+                seconds=_seconds(t - running.start),
+                failure=failure,
+                has_timed_out=isinstance(event, events.AttemptTimedOut),
+                usage=self._tokens(usage),
+                size=_size(usage, running.max_output),
+                first_calls=first_calls,
+                calls=calls,
+                tail=tail,
+            )
+        )
+
+    def _interrupt(self, name: str) -> None:
+        if self._running.pop(name, None) is not None:
+            self.counts["interrupted"] += 1
+
+    def _add_step(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
+        running = self._running.get(event.trial)
+        if running is None or event.kind != "model" or event.phase != "task" or event.parent:
+            return
+        usage = event.usage if isinstance(event, events.StepCompleted) else None
+        request: Any = event.input if isinstance(event.input, dict) else {}
+        model = request.get("model")
+        if not isinstance(model, str):
+            model = event.name.partition(" ")[2]
+        waited, elapsed = _seconds(event.waited), _seconds(event.elapsed)
+        step = elapsed, model, self._tokens(usage), max_output(request)
+        running.steps.append((record.t - elapsed, elapsed, waited, *step[1:]))
+        self._kept_steps.setdefault(event.trial, {})[record.seq] = step
+
+    def _reuse(self, event: events.StepReused, t: float) -> None:
+        """Let an attempt make the calls that it reused from one that was interrupted."""
+        running, step = self._running.get(event.trial), self._kept_steps.get(event.trial, {}).get(event.completed_seq)
+        if running is not None and step is not None:
+            running.steps.append((t, step[0], 0.0, *step[1:]))
+
+    def _end_scoring(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed, t: float) -> None:
+        scorer = event.scorer.partition(".")[0]
+        trial, start = self.trials.get(event.trial), self._scoring.pop((event.trial, scorer), None)
+        if trial is None or (start is None and event.elapsed < _JUDGE_SECONDS):
+            return
+        if start is None:
+            if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.scorer_calls:
+                return  # Another score of the same call.
+            self._judges.add(scorer)
+        failure = None
+        if isinstance(event, events.ScorerCallFailed):
+            category = "unavailable" if event.category == "timed_out" else event.category
+            failure = Failure(category=category, retry_after=event.retry_after)
+        elif isinstance(event, events.ScoringFailed):
+            failure = Failure(category="fatal")
+        seconds = _seconds(event.elapsed if start is None else t - start)
+        trial.scorer_calls.setdefault(scorer, deque()).append(RecordedAttempt(seconds, failure))
+
+    def _note(self, event: events.Noted) -> None:
+        value: Any = event.value if isinstance(event.value, dict) else {}
+        model, running = value.get("model"), self._running.get(event.trial)
+        if event.name == JUDGE_NOTE and isinstance(scorer := value.get("scorer"), str) and isinstance(model, str):
+            self.judge_models.setdefault(scorer, model)
+        elif event.name == JUDGE_USAGE:
+            self._tokens(value.get("usage"))
+        elif running is not None and event.name == ANSWER:
+            running.usage = value.get("usage")
+        elif running is not None and event.name == "usage":
+            running.usage = value
+
+    def _tokens(self, usage: Any) -> Mapping[str, Any] | None:
+        """Return usage if it has tokens, which rate limits count."""
+        if not isinstance(usage, dict) or not is_amount(usage.get("input_tokens")):
+            return None
+        self.counts["with_tokens"] += 1
+        return {name: usage[name] for name in ("input_tokens", "output_tokens", "cached_tokens") if name in usage}
+
+
+def _seconds(value: float) -> float:
+    return min(max(value, 0.0), _MAX_SECONDS)
+
+
+def _size(usage: Any, limit: int | None) -> CallSize:
+    """Return the size of a call whose tokens are known: known limits then estimate as many."""
+    tokens = usage.get("input_tokens") if isinstance(usage, dict) else None
+    return CallSize(_BYTES_PER_TOKEN * int(tokens) if is_amount(tokens) else 0, limit)
+
+
+def _calls(running: _Running, end: float) -> tuple[tuple[int, ...], tuple[InnerCall, ...], float]:
+    """Return the calls of an attempt, those that it made first, and the seconds after the last one.
+
+    A call followed the one that had ended last when it started to wait; calls that overlap followed the same one. So a call
+    that takes or waits longer delays those after it, and no others.
+    """
+    steps = sorted(running.steps, key=lambda step: step[0])
+    ends = [start + seconds for start, seconds, *_ in steps]
+    followers: list[list[int]] = [[] for _ in steps]
+    first, gaps = list[int](), list[float]()
+    for number, (start, _, waited, *_) in enumerate(steps):
+        asked_at = start - waited
+        earlier = max((other for other in range(number) if ends[other] <= asked_at), key=ends.__getitem__, default=None)
+        (first if earlier is None else followers[earlier]).append(number)
+        gaps.append(_seconds(asked_at - (running.start if earlier is None else ends[earlier])))
+    calls = tuple(
+        InnerCall(model, gap, seconds, usage, _size(usage, limit), tuple(numbers))
+        for (_, seconds, _, model, usage, limit), gap, numbers in zip(steps, gaps, followers, strict=True)
+    )
+    return tuple(first), calls, _seconds(end - max(ends, default=end))
