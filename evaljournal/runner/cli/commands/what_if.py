@@ -246,4 +246,4 @@ def _money(value: float | None) -> str:
 
 
 def _factor(old: float | None, new: float | None) -> str:
-    return "" if not old or new is None else f"{new / old - 1:+.0%}"
+    return "" if not old or new is None or new == old else f"{new / old - 1:+.0%}"
