@@ -472,7 +472,25 @@ class StepReused:
     parent: int = 0
 
 
-StepEvent = StepCompleted | StepFailed | StepReused
+@fact
+class StepReplayed(StepCompleted):
+    """A step that got the reply which another run has recorded; nothing was called. See `run --replies`.
+
+    It has all that the reply contains, because that run may no longer be there; its own `usage` is null and `elapsed` 0.
+    """
+
+    reusable: bool = False
+    source_run: str
+    """Id of the run that has recorded the reply."""
+    source_seq: int
+    """The record of the step there."""
+    source_head: str
+    """Hash of that record."""
+    unpaid: Json = None
+    """What the call and those inside it used there, which was not paid again."""
+
+
+StepEvent = StepCompleted | StepFailed | StepReused | StepReplayed
 
 
 @fact

@@ -38,6 +38,8 @@ BATCHES = GOLDEN.with_name("v2.1-batches")
 """Batches of a task and of a judge, in two sessions; written with version 2.1, the others with 2.0."""
 REVIEW = GOLDEN.with_name("v2.1-review")
 """Samples and labels of a review."""
+REPLIES = GOLDEN.with_name("v2.2-replies")
+"""A trial whose steps, one inside the other, were answered from another run; written with version 2.2."""
 HEAD = "ec5e445527e29fcfb5df1a0d03577211"
 """Hash of the last record of the golden journal."""
 
@@ -131,6 +133,7 @@ def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
         (KNOWN_LIMITS, None, {}),
         (BATCHES, 9, {}),
         (REVIEW, 3, {"seal": False}),
+        (REPLIES, None, {}),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )

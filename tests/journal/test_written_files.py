@@ -72,7 +72,7 @@ async def test_files_roll(tmp_path: Path) -> None:
 
         assert segment_records[0].event == SegmentOpened(
             format="evaljournal",
-            version="2.1",
+            version="2.2",
             run=RUN,
             segment=number,
             previous_seq=segment_records[0].seq - 1,

@@ -9,7 +9,7 @@ from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import NotAJournal
 
 FORMAT: Final = "evaljournal"
-VERSION: Final = "2.1"
+VERSION: Final = "2.2"
 MAJOR: Final = 2
 
 REVIEW: Final = "review"

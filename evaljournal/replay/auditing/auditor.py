@@ -139,7 +139,7 @@ class Auditor:
         if not isinstance(event, events.StepReused) and event.need is not None:
             self._limits.step(event, record)
 
-    _on_step_failed = _on_step_reused = _on_step_completed
+    _on_step_failed = _on_step_reused = _on_step_replayed = _on_step_completed
 
     def _on_rate_limit_seen(self, event: events.RateLimitSeen, record: Record) -> None:
         self._limits.see(event, record)

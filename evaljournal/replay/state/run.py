@@ -31,7 +31,7 @@ from evaljournal.replay.state.slot_use import SlotUses
 from evaljournal.replay.state.steps import RunSteps, records_model_calls
 from evaljournal.replay.state.totals import Totals, Variants
 from evaljournal.replay.state.trials import RunTrials
-from evaljournal.replay.state.usage_parts import UsageParts
+from evaljournal.replay.state.usage_parts import REPLAYED, UsageParts
 from evaljournal.replay.state.versions import TaskVersions
 from evaljournal.replay.state.workers import WORKER_ENDED, RunWorkers
 
@@ -80,7 +80,7 @@ class RunState:
         always = (self.sessions, errors, self.sessions.task_versions, trials, self.scoring, self.policy, self.usage_parts)
         for projection in (self, *always, self.workers):
             table.attach(projection)
-        table.attach_at(self.steps, events.StepCompleted, events.StepFailed, events.StepReused)
+        table.attach_at(self.steps, events.StepCompleted, events.StepFailed, events.StepReused, events.StepReplayed)
         table.attach_at(self.batches, events.BatchPrepared)
         table.notes = {
             ANSWER: trials.note_answer,
@@ -90,6 +90,7 @@ class RunState:
             PAIRWISE: self.scoring.note_pairwise,
             UNAUTHORIZED: errors.note_stop,
             QUOTA: errors.note_stop,
+            REPLAYED: self.usage_parts.note_replayed,
             WORKER_ENDED: self.workers.note_end,
         }
 

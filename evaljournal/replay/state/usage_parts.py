@@ -11,9 +11,11 @@ from typing import Any, Final
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.session_errors import ERROR_CHARS
 from evaljournal.replay.state.totals import Totals, Variants
-from evaljournal.replay.state.trial import RunningAttempt, TrialState
+from evaljournal.replay.state.trial import NO_SLOT, RunningAttempt, TrialState
 from evaljournal.replay.state.usage import add, noted_usage, unpriced_models
 
+REPLAYED: Final = f"{events.NOTE_PREFIX}replayed"
+"""The note that an answer or a verdict was replayed: `run`, `seq`, `head`, and the `unpaid` usage."""
 _MAX_UNPRICED_MODELS: Final = 20
 
 
@@ -35,6 +37,10 @@ class UsageParts:
         """Name of the sum in the usage that counts calls without a price → their models, the first few."""
         self.without_output = Counter[str]()
         """What attempts without an output used: failed, timed out, interrupted or late."""
+        self.unpaid = Counter[str]()
+        """What the calls that were answered from recorded replies used in the runs that made them."""
+        self.replayed = 0
+        """Answers and verdicts that were replayed; steps are not among them."""
 
     def add(self, usage: Any, name: str) -> None:
         """Add some usage of a trial to the sums."""
@@ -45,6 +51,19 @@ class UsageParts:
             models = self.unpriced_models.setdefault(sum_name, [])
             if model not in models and len(models) < _MAX_UNPRICED_MODELS:
                 models.append(model[:ERROR_CHARS])
+
+    def add_unpaid(self, usage: Any) -> None:
+        """Count what a recorded reply used in the run that has paid for it."""
+        add(self.unpaid, usage)
+
+    def note_replayed(self, event: events.Noted) -> None:
+        """Count an answer that was replayed; the latency of its attempt, if it is not that of a judge, is not the model's."""
+        value = event.value if isinstance(event.value, dict) else {}
+        self.replayed += 1
+        self.add_unpaid(value.get("unpaid"))
+        trial = self._trials.get(event.trial)
+        if trial is not None and trial.stage == "running" and trial.attempts == event.attempt:
+            self._running[event.trial].slot = NO_SLOT
 
     def end_without_output(self, attempt: RunningAttempt, usage: Any, name: str) -> None:
         """Add the usage of an attempt that ended without an output: what it noted, and what its end reports."""

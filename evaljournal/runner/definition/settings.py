@@ -40,6 +40,11 @@ OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
     "batch_tokens": None,
     "batch_poll": 60.0,
     "key_without": [],
+    "replies": [],
+    "replies_any_trial": False,
+    "replay_errors": False,
+    "on_miss": None,
+    "offline": False,
 }
 """Settings that a run records only if they have another value: older runs do not have them."""
 
@@ -218,6 +223,26 @@ class Settings(Selection):
     batch_poll: float = field(default=60.0, converter=as_float, validator=rule(is_duration, DURATION_PROBLEM))
     """Polling interval for open batches in seconds; it doubles, up to ten times this value, while nothing changes."""
 
+    replies: tuple[str, ...] = field(default=(), converter=as_strings)
+    """Runs, or files of `evaljournal pack`, with recorded replies: model calls, steps and judges are answered from them, at no
+    cost. A call is recognized by what is asked, in the trial with the same case, variant and repeat."""
+    replies_any_trial: bool = field(default=False, validator=_of_type(bool))
+    """Whether replies of other trials are used, too, after those of the trial itself: a cache, which makes repeats less
+    independent."""
+    replay_errors: bool = field(default=False, validator=_of_type(bool))
+    """Whether calls that failed fail again with the recorded error; to test the task's own retries. Otherwise their last reply
+    counts."""
+    on_miss: Literal["fail", "live"] | None = field(default=None, validator=_one_of("fail", "live", None))
+    """What happens to a call without a recorded reply: `fail` ends the trial with an error that shows what has changed, `live`
+    makes the call. None: `fail` if `offline`, otherwise `live`."""
+    offline: bool = field(default=False, validator=_of_type(bool))
+    """Whether this process connects to this machine only. No API key is needed. Connections of commands are not prevented."""
+
+    @property
+    def goes_live(self) -> bool:
+        """Whether a call without a recorded reply is made."""
+        return self.on_miss == "live" or (self.on_miss is None and not self.offline)
+
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with these values; `retry` may be a mapping with some of its numbers."""
         retry = values.get("retry")
@@ -309,3 +334,8 @@ class SettingOptions(TypedDict, total=False):
     batch_fallback: bool
     batch_tokens: int | None
     batch_poll: float
+    replies: str | Iterable[str]
+    replies_any_trial: bool
+    replay_errors: bool
+    on_miss: Literal["fail", "live"] | None
+    offline: bool

@@ -4,9 +4,9 @@ import hashlib
 import math
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import attrs
 import trio
@@ -14,7 +14,8 @@ import trio
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.chat import Chat
+from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.http.reply import InvalidReply
 from evaljournal.runner.calls.notes import engine_note
 from evaljournal.runner.data.case import Case
@@ -69,6 +70,16 @@ def _check_choices(_: object, __: object, choices: Mapping[Any, Any]) -> None:
         Score(value)
 
 
+class JudgeClient(Protocol):
+    """What a judge asks: a chat model with open connections."""
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], /, *, note_usage: Callable[[Mapping[str, Any]], None]
+    ) -> Answer:
+        """Return the answer to messages."""
+        ...
+
+
 class ChatScorer:
     """A scorer that calls a chat model."""
 
@@ -93,7 +104,7 @@ class ChatScorer:
         """Return messages after the system prompt, if there is one."""
         return [*([] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]), *messages]
 
-    async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> Any:
+    async def grade(self, scorer_input: ScorerInput, client: JudgeClient) -> Any:
         """Score an output."""
         raise NotImplementedError
 
@@ -104,22 +115,24 @@ class ChatScorer:
                 return await scorer.call(scorer_input, None)
 
     @asynccontextmanager
-    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenScorer]":
+    async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChatScorer]":
         """Keep connections open for a session."""
         async with self.chat.open_session(run) as client:
-            yield _OpenScorer(self, client)
+            yield OpenChatScorer(self, client)
 
 
 @attrs.frozen
-class _OpenScorer:
+class OpenChatScorer:
+    """A scorer that calls a chat model, with open connections."""
+
     takes_trial: ClassVar[bool] = False
 
-    _scorer: ChatScorer
-    _client: OpenChat
+    scorer: ChatScorer
+    client: JudgeClient
 
     async def call(self, scorer_input: ScorerInput, _: object, /) -> Any:
         """Score an output."""
-        return await self._scorer.grade(scorer_input, self._client)
+        return await self.scorer.grade(scorer_input, self.client)
 
 
 @attrs.frozen(kw_only=True)
@@ -227,7 +240,7 @@ class Judge(ChatScorer):
         score: Score = await self.grade_once(ScorerInput(output, case, list(trajectory)))
         return score
 
-    async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> Score:
+    async def grade(self, scorer_input: ScorerInput, client: JudgeClient) -> Score:
         """Score an output; after a reply without a verdict, remind the judge."""
         prompt = self.scorer_prompt(scorer_input)
         messages = self.with_system({"role": "user", "content": prompt})
@@ -247,7 +260,7 @@ class Judge(ChatScorer):
 
 
 async def ask(
-    client: OpenChat,
+    client: JudgeClient,
     model: str,
     messages: Sequence[Mapping[str, Any]],
     scorer_input: ScorerInput,

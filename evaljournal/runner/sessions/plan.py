@@ -5,7 +5,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -38,6 +38,9 @@ from evaljournal.runner.sessions.workers import check_workers
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 
+if TYPE_CHECKING:
+    from evaljournal.runner.sessions.replies import Replies
+
 
 @attrs.frozen
 class Plan:
@@ -55,6 +58,8 @@ class Plan:
     """Rate-limit keys of the attempts."""
     variants: Sequence[str]
     """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
+    replies: "Replies | None" = None
+    """The recorded replies that answer its calls."""
     chosen_slots: int | None = None
     """The slots that the user has chosen; None: they follow from known limits, if there are any."""
 
@@ -126,6 +131,11 @@ def make_plan(
     settings, overridden_names = effective_settings(evaluation.settings, overrides, earlier_settings)
     if options.leave and not options.resume and not settings.batch:
         raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
+    replies: Replies | None = None
+    if settings.replies or state.settings.get("reply_sources"):
+        from evaljournal.runner.sessions import replies as replies_module  # noqa: PLC0415  # few runs need it
+
+        replies, settings = replies_module.open_replies(settings, state, path)
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
@@ -142,6 +152,8 @@ def make_plan(
     recorded_settings |= {name: getattr(settings, name) for name in OMITTED_DEFAULTS if name in state.settings}
     if options.policy_factory is not None and "aimd" not in recorded_settings:
         recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
+    if replies is not None:
+        recorded_settings["reply_sources"] = replies.to_json()
     source = evaluation.cases.source
     recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition
     run_started = RunStarted(
@@ -160,7 +172,7 @@ def make_plan(
         shard=str(shard or ""),
     )
     _check_unchanged(state, run_started, selection.trials, path, options)
-    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, chosen_slots)
+    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, replies, chosen_slots)
 
 
 def select_trials(

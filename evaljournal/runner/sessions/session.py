@@ -341,7 +341,7 @@ class Session:
         async with AsyncExitStack() as stack:
             if workers is not None:
                 workers.begin(journal.run)
-            tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
+            tasks, scorers = await self._open_tasks(stack, plan, recorder, workers)
             executor = assemble(
                 recorder, plan, self.options, tasks, scorers, in_thread=self._in_thread, workers=workers, batches=batches
             )
@@ -425,10 +425,12 @@ class Session:
         return changed_settings if git in {"", old_git} else {**changed_settings, "git revision": (old_git or "none", git)}
 
     async def _open_tasks(
-        self, stack: AsyncExitStack, plan: Plan, run: str, workers: "Workers | None"
+        self, stack: AsyncExitStack, plan: Plan, recorder: Recorder, workers: "Workers | None"
     ) -> tuple[dict[str, Task], list[OpenScorer]]:
         settings = plan.settings
-        opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers)
+        opener = TaskOpener(
+            stack, recorder.journal.run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers
+        )
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
         keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
         tasks = await opener.tasks(
@@ -440,7 +442,13 @@ class Session:
             grace=settings.grace,
         )
         slots = plan.scorer_slots
-        return tasks, [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
+        open_scorers = [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
+        if plan.replies is not None:
+            from evaljournal.runner.sessions.replies import scorers_with_replies, with_replies  # noqa: PLC0415  # few runs need it
+
+            tasks = with_replies(tasks, tasks_to_open, plan.replies, self._in_thread)
+            open_scorers = scorers_with_replies(open_scorers, plan.replies, self._in_thread, recorder.state.trials)
+        return tasks, open_scorers
 
     async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""

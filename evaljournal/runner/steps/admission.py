@@ -14,7 +14,11 @@ from evaljournal.runner.calls.http.identity import base_of, key_digest
 from evaljournal.runner.retries.classify import Failure, Fatal, classify
 
 
-class OverLimit(Fatal):
+class NotSent(Fatal):
+    """A call that will not be made; nothing was sent."""
+
+
+class OverLimit(NotSent):
     """A request needs more than a rate limit allows in a whole window; nothing was sent."""
 
 

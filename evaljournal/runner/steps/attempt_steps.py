@@ -47,6 +47,14 @@ class RecordedResult:
     parent: tuple[int, int] = attrs.field(default=(0, 0), kw_only=True)
     """The attempt that used it last, and the number of the step that called it there; 0: the task itself."""
 
+    def record_use(self, steps: "AttemptSteps", step: "Step") -> None:
+        """Record that a step got this result instead of calling something."""
+        event = StepReused(
+            trial=steps.trial, attempt=steps.attempt, step=step.number, completed_seq=self.seq, parent=step.parent
+        )
+        steps.record(event)
+        steps.inputs.record(step.number, step.input)
+
 
 @attrs.define(eq=False)  # Faster to create than a frozen class.
 class Step:
@@ -93,6 +101,8 @@ class AttemptSteps:
     """Where model calls wait for rate limits; None: they do not wait."""
     key_rules: KeyRules = attrs.field(default=NO_RULES, kw_only=True)
     """What the keys of its model calls leave out."""
+    on_miss: "Callable[[AttemptSteps, Step], RecordedResult | None] | None" = attrs.field(init=False, default=None)
+    """Called with a step that has no recorded result; it may have one from elsewhere, or raise. None: the step is executed."""
     inputs: RecordedInputs = attrs.field(init=False, factory=RecordedInputs)
     """The inputs of the steps that ended."""
     _results: dict[Key, deque[RecordedResult]] = attrs.field(init=False, factory=dict[Key, deque[RecordedResult]])
@@ -108,6 +118,17 @@ class AttemptSteps:
             if result.parent not in completed_numbers:
                 self._results.setdefault(key, deque()).append(result)
 
+    def offer_first(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
+        """Make results available as `offer` does, before those of the same key that are available already."""
+        later_results, self._results = self._results, {}
+        self.offer(results)
+        for key, queue in later_results.items():
+            self._results.setdefault(key, deque()).extend(queue)
+
+    def next_number(self) -> int:
+        """Return the number of a step that starts now."""
+        return next(self._numbers)
+
     @property
     def available_results(self) -> list[tuple[Key, RecordedResult]]:
         """The results of earlier attempts that are available."""
@@ -116,21 +137,20 @@ class AttemptSteps:
     def begin(self, step: Step) -> RecordedResult | None:
         """Start a step; if an earlier attempt has its result, record that it is reused, and return the result."""
         step.number, step.parent, step.started_at = next(self._numbers), _parent.get(), self._clock()
-        if not (self._results and step.reusable):
-            return None
-        results = self._results.get((step.name, step.input.fingerprint))
-        try:
-            result = results.popleft() if results else None
-        except IndexError:  # Another thread took it.
-            return None
+        result = self._take(step) if self._results and step.reusable else None
+        if result is None and self.on_miss is not None:
+            result = self.on_miss(self, step)
         if result is not None:
-            event = StepReused(
-                trial=self.trial, attempt=self.attempt, step=step.number, completed_seq=result.seq, parent=step.parent
-            )
-            self.record(event)
-            self.inputs.record(step.number, step.input)
+            result.record_use(self, step)
             self._add_usage(step, result.usage)
         return result
+
+    def _take(self, step: Step) -> RecordedResult | None:
+        results = self._results.get((step.name, step.input.fingerprint))
+        try:
+            return results.popleft() if results else None
+        except IndexError:  # Another thread took it.
+            return None
 
     def admit_now(self, step: Step, *, can_wait: bool = True) -> bool:
         """Return whether the model call of a step need not, or cannot, wait; it has started then."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import add_secret, mask
-from evaljournal.runner.steps.admission import REJECTED_STATUSES, OverLimit
+from evaljournal.runner.steps.admission import REJECTED_STATUSES, NotSent
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 from evaljournal.runner.steps.waiting import (
@@ -80,11 +80,11 @@ class _RecordedTransport:
         waited = 0.0
         while True:
             call = _Call(steps, request, request.read(), waited)
-            if (earlier_result := steps.begin(call.step)) is not None:
-                return _response(self._module, earlier_result.output)
             try:
+                if (earlier_result := steps.begin(call.step)) is not None:
+                    return _response(self._module, earlier_result.output)
                 admit_in_thread(steps, call.step)
-            except OverLimit as exc:
+            except NotSent as exc:
                 return _rejection(self._module, exc)
             try:
                 response = self._transport.handle_request(request)
@@ -106,11 +106,11 @@ class _RecordedTransport:
         waited = 0.0
         while True:
             call = _Call(steps, request, await request.aread(), waited)
-            if (earlier_result := steps.begin(call.step)) is not None:
-                return _response(self._module, earlier_result.output)
             try:
+                if (earlier_result := steps.begin(call.step)) is not None:
+                    return _response(self._module, earlier_result.output)
                 await admit_in_loop(steps, call.step)
-            except OverLimit as exc:
+            except NotSent as exc:
                 return _rejection(self._module, exc)
             try:
                 response = await self._transport.handle_async_request(request)
@@ -139,7 +139,7 @@ def _response(module: ModuleType, output: Any) -> Any:
     return module.Response(status, headers=headers, stream=module.ByteStream(content))
 
 
-def _rejection(module: ModuleType, error: OverLimit) -> Any:
+def _rejection(module: ModuleType, error: NotSent) -> Any:
     """Return a reply that makes an SDK raise the error of a request that was not sent, and not retry it."""
     body = {"type": "error", "error": {"type": "evaljournal_limit", "code": "evaljournal_limit", "message": str(error)}}
     return module.Response(HTTPStatus.BAD_REQUEST, headers=dict([NO_SDK_RETRY]), json=body)

@@ -68,6 +68,13 @@ class StepInput:
     is_plain: bool
     """Whether it has long lists, and nothing in it resembles a secret or NaN."""
 
+    @property
+    def value(self) -> Any:
+        """The complete input, as the journal would return it."""
+        if not self.fields:
+            return orjson.loads(self.content)
+        return {key: orjson.loads(_close(field)) for key, field in self.fields.items()}
+
 
 def step_input(value: Any, name: str, *, key: bytes | None = None, earlier_inputs: "RecordedInputs | None" = None) -> StepInput:
     """Return the input of a step; raise `UsageError` or `Unserializable` if it is not JSON.

@@ -25,12 +25,12 @@ from evaljournal.integrations.promptfoo.scorer.case_assertions import (
 from evaljournal.integrations.promptfoo.scorer.json_checks import objects_in
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.calls.chat import Chat, OpenChat
+from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.http.reply import InvalidReply
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.templates import Fields, fill_body, has_fields, parse_body
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, ChatScorer, Judge, ask
+from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, ChatScorer, Judge, JudgeClient, ask
 from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import Score, ScorerInput
 
@@ -216,7 +216,7 @@ class GradedAssertions(ChatScorer, Assertions):
         scores: dict[str, Score] = await self.grade_once(ScorerInput(output, case, latency=latency, cost=cost))
         return scores
 
-    async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> dict[str, Score]:
+    async def grade(self, scorer_input: ScorerInput, client: JudgeClient) -> dict[str, Score]:
         """Score an output; results of an earlier call that failed later are kept."""
         assertion_set = assertions_of(scorer_input.case)
         results = await trio.to_thread.run_sync(self.local_results, assertion_set, scorer_input, abandon_on_cancel=True)

@@ -407,6 +407,28 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"model"',
         ),
     ),
+    "Replies": (
+        Option(
+            "--replies RUN",
+            "Answer calls from what this run, or a file of `evaljournal pack`, has recorded; repeatable.",
+            "settings",
+            '["runs/capitals/0001"]',
+            multiple=True,
+        ),
+        Option(
+            "--offline/--no-offline", "Connect to this machine only; no API key is needed.", "settings", default="--no-offline"
+        ),
+        Option(
+            "--on-miss ACTION",
+            "A call without a recorded reply: 'fail' ends its trial and shows what has changed, 'live' makes the call.",
+            "settings",
+            '"fail"',
+            default="'fail' with --offline, otherwise 'live'",
+            type=click.Choice(["fail", "live"]),
+        ),
+        Option("--replies-any-trial", "Also use replies of other trials, as a cache.", "settings"),
+        Option("--replay-errors", "Let calls that failed fail again, to test the task's own retries.", "settings"),
+    ),
     "Limits": (
         Option("--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings", "60", type=seconds),
         Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings", "3600", type=seconds),
@@ -508,6 +530,7 @@ OPTIONS: Final = tuple(option for options in TABLE.values() for option in option
 _ADVANCED: Final = """
 id-key only skip shuffle seed only-variant shard yes key-env header shell gateway output-key turns stream judge-url tpm batch
 prices leave workers deadline fail-fast name export head-file verbose key-without
+replies offline on-miss replies-any-trial replay-errors trust
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them."""
