@@ -165,7 +165,7 @@ def test_the_golden_journal_is_unchanged() -> None:
 
 def test_golden_journals_contain_every_event_type() -> None:
     """The golden journals contain every event except those of recovery and salvage."""
-    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES, REVIEW) for record in read(path)}
+    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES, REVIEW, REPLIES) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
