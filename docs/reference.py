@@ -25,7 +25,7 @@ WIDTH: Final = 110
 
 GROUPS: Final = {
     "Define an evaluation": ["evaluation", "Evaluation", "Case", "Dataset", "Retry", "Settings", "Score", "note"],
-    "Steps of agents": ["step", "durable", "gateway_env"],
+    "Steps of agents": ["step", "durable", "gateway_env", "current_workspace"],
     "Run an evaluation": ["run", "arun", "rescore", "Outcome", "RescoreResult", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
     "Dialects of chat models": ["Dialect", "ChatRequest", "Answer", "InvalidReply", "IncompleteReply"],

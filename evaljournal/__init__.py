@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from evaljournal.runner.calls.http.reply import InvalidReply as InvalidReply
     from evaljournal.runner.calls.notes import note as note
     from evaljournal.runner.calls.recorded_output import RecordedOutput as RecordedOutput
+    from evaljournal.runner.calls.workspaces import current_workspace as current_workspace
     from evaljournal.runner.data.case import Case as Case
     from evaljournal.runner.data.dataset import Dataset as Dataset
     from evaljournal.runner.definition.evaluation import Evaluation as Evaluation
@@ -88,6 +89,7 @@ _MODULES: Final = {
     "arun": "runner.sessions.api",
     "audit": "replay.views",
     "compare": "replay.views",
+    "current_workspace": "runner.calls.workspaces",
     "durable": "runner.steps.durable",
     "evaluation": "runner.definition.evaluation",
     "gateway_env": "runner.calls.gateway_env",

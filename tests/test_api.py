@@ -38,8 +38,8 @@ def test_public_names_of_evaljournal() -> None:
         *("Answer", "Case", "Chat", "ChatRequest", "Command", "CommandWorkers", "Dataset", "Dialect", "Endpoint"),
         *("Evaluation", "Fatal", "IncompleteReply", "InvalidReply", "Outcome"),
         *("ProcessWorkers", "RateLimited", "RayWorkers", "RecordedOutput", "RescoreResult", "Retry", "RunFailed"),
-        *("RunOptions", "RunVerification", "Score", "Settings", "UsageError", "arun", "audit", "compare", "durable"),
-        *("evaluation", "gateway_env", "load", "note", "rescore", "run", "step", "summarize", "verify"),
+        *("RunOptions", "RunVerification", "Score", "Settings", "UsageError", "arun", "audit", "compare", "current_workspace"),
+        *("durable", "evaluation", "gateway_env", "load", "note", "rescore", "run", "step", "summarize", "verify"),
     ]
     modules = ["executors", "journal", "promptfoo", "replay", "scorers", "testing"]
 

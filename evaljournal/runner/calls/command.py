@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,6 +26,9 @@ from evaljournal.runner.calls.endpoint import BuiltinTask, idempotency_key
 from evaljournal.runner.calls.gateway_env import gateway_env
 from evaljournal.runner.calls.http.reply import InvalidReply, OutputMissing
 from evaljournal.runner.calls.http.reply_memory import ReplyMemory
+from evaljournal.runner.calls.workspaces import FIELD as WORKSPACE
+from evaljournal.runner.calls.workspaces import Workspace, open_workspace
+from evaljournal.runner.calls.workspaces.programs import RUN
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import digest
@@ -39,6 +43,9 @@ GRACE: Final = 0.4
 
 _MAX_STDERR: Final = 16 * 1024
 """Maximum bytes kept from the end of stderr, which usually states the reason."""
+
+_MAX_SHOWN: Final = 2_000
+"""Maximum bytes shown from the end of stdout, where some agents print why they fail."""
 
 _MAX_SCRIPT: Final = 1024 * 1024
 """Maximum bytes of a file that is considered a script."""
@@ -167,12 +174,20 @@ class Command(BuiltinTask):
         if self.shell:
             assert isinstance(self.command, str)
             return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
-        fields = Fields(case)
-        return [argument.fill(fields) for argument in self._arguments]
+        workspace = open_workspace()
+        place = f"{{{WORKSPACE}}}" if workspace is None else str(workspace.path)
+        fields = Fields(case, {WORKSPACE: place} if self.uses_workspace else {})
+        arguments = [argument.fill(fields) for argument in self._arguments]
+        return arguments if workspace is None else [*map(partial(_own_file, workspace), arguments)]
+
+    @property
+    def uses_workspace(self) -> bool:
+        """Whether an argument contains the path of the workspace."""
+        return any(WORKSPACE in argument.fields for argument in self._arguments)
 
     def stdin(self, case: Case) -> bytes:
         """Return the bytes that are written to stdin for a case."""
-        if any(argument.fields for argument in self._arguments):
+        if any(set(argument.fields) - {WORKSPACE} for argument in self._arguments):
             return b""
         return orjson.dumps(case.input) + b"\n"
 
@@ -199,7 +214,9 @@ class _OpenCommand:
         return self._command.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        arguments = self._command.arguments(trial.case)
+        arguments, workspace = self._command.arguments(trial.case), open_workspace()
+        environment = {**os.environ} if workspace is None else workspace.environment()
+        own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: self._run}
         key = idempotency_key(self._run, trial.trial)
         try:
             process = await trio.lowlevel.open_process(
@@ -207,7 +224,8 @@ class _OpenCommand:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **gateway_env(), "EVALJOURNAL_TRIAL": trial.trial, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
+                env={**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
+                cwd=None if workspace is None else workspace.path,
                 start_new_session=True,
             )
         except (FileNotFoundError, PermissionError) as exc:
@@ -215,9 +233,9 @@ class _OpenCommand:
         with ReplyMemory("the command's output") as memory:
             code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case), memory)
             if code != 0:
-                reason = stderr.decode("utf-8", "replace").strip() or "nothing on stderr"
+                reason = stderr.decode("utf-8", "replace").strip() or stdout[-_MAX_SHOWN:].decode("utf-8", "replace").strip()
                 error = CommandMissing if code in _CANNOT_RUN else CommandFailed
-                raise error(f"{Path(arguments[0]).name!r} {_exit_text(code)}: {reason}")
+                raise error(f"{Path(arguments[0]).name!r} {_exit_text(code)}: {reason or 'nothing on stderr'}")
             return await memory.parse(lambda: self._read(stdout))
 
     def _read(self, stdout: bytes) -> Any:
@@ -239,6 +257,13 @@ class _OpenCommand:
             raise InvalidReply(f"stdout is not JSON ({exc}): {excerpt(text, 300)!r}; {fix}") from exc
         except MissingField as exc:
             raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
+
+
+def _own_file(workspace: Workspace, word: str) -> str:
+    """Return the path of a script beside the user, such as `./agent.sh`; one in the workspace takes precedence."""
+    if not word or word.startswith("-") or os.path.isabs(word) or os.path.lexists(workspace.path / word):
+        return word
+    return os.path.abspath(word) if _is_script(word) else word
 
 
 def _exit_text(code: int) -> str:

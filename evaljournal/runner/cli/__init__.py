@@ -118,9 +118,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         with _exit_on_signal():
             is_added, module = cmd_name in ADDED or cmd_name not in COMMANDS, cmd_name.replace("-", "_")
-            command = (
-                added_command(cmd_name) if is_added else getattr(import_module(f"{__name__}.commands.{module}"), module)
-            )
+            command = added_command(cmd_name) if is_added else getattr(import_module(f"{__name__}.commands.{module}"), module)
         if command is None:
             return None
         if not gc.isenabled():  # As `evaljournal.__main__` has set it.

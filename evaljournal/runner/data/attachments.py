@@ -65,7 +65,9 @@ class CaseFile:
 def attachments_of(case: Case, columns: Mapping[Kind, Iterable[str]]) -> list[CaseFile]:
     """Read the images and files of a case; raise an `InvalidAttachment` if it lacks a column or a value cannot be sent."""
     attachments: list[CaseFile] = []
-    values = ((kind, column, value) for kind, names in columns.items() for column in names for value in _values(case, column))
+    values = (
+        (kind, column, value) for kind, names in columns.items() for column in names for value in column_values(case, column)
+    )
     for kind, column, value in values:
         attachments.append(_from_url(kind, column, value) if value.startswith("data:") else _from_file(kind, case, value))
         if sum(len(attachment.data) for attachment in attachments) > _MAX_CASE_SIZE:
@@ -78,7 +80,7 @@ def attachment_records(case: Case, columns: Mapping[Kind, Iterable[str]]) -> lis
     records: list[dict[str, Any]] = []
     for column in (column for names in columns.values() for column in names):
         with contextlib.suppress(InvalidAttachment):  # The attempt reports it.
-            for value in _values(case, column):
+            for value in column_values(case, column):
                 if value.startswith("data:"):
                     records.append({"column": column, "data_url": f"{value[:40]}…", "length": len(value)})
                 else:
@@ -96,7 +98,7 @@ def add_file_digests(
     files: dict[str, Mapping[str, Any]] = {}
     for column in columns:
         with contextlib.suppress(InvalidAttachment):  # The attempt reports it.
-            for path in _values(case, column):
+            for path in column_values(case, column):
                 if not path.startswith("data:"):
                     files[path] = previous_files.get(path) or _describe(directory, path)
     if not files:
@@ -106,7 +108,7 @@ def add_file_digests(
     return new_case if is_named_by_user else evolve(new_case, name=content_name(case.input, new_case.fingerprint))
 
 
-def _values(case: Case, column: str) -> list[str]:
+def column_values(case: Case, column: str) -> list[str]:
     """Return the paths and data URLs in a column; none if it is null or empty."""
     try:
         value = Fields(case).get(column)
@@ -143,7 +145,7 @@ def _from_file(kind: Kind, case: Case, path: str) -> CaseFile:
     recorded_file = case.files.get(path, {})
     if "error" in recorded_file:
         raise InvalidAttachment(recorded_file["error"])
-    content = _read(Path(case.directory), path)
+    content = read_file(Path(case.directory), path)
     if recorded_file and recorded_file["sha256"] != hashlib.sha256(content).hexdigest():
         raise InvalidAttachment(f"{path}: the file was changed after the case was read; `resume --adopt` uses the new one")
     media_type, encoding = _media_types().guess_type(path, strict=False)
@@ -178,13 +180,13 @@ def _attachment(kind: Kind, name: str, media_type: str, content: bytes, place: s
 
 def _describe(directory: Path, path: str) -> dict[str, Any]:
     try:
-        content = _read(directory, path)
+        content = read_file(directory, path)
     except InvalidAttachment as exc:
         return {"error": exc.message}
     return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
 
 
-def _read(directory: Path, path: str) -> bytes:
+def read_file(directory: Path, path: str) -> bytes:
     """Read a file in a directory or below; the path must be relative, without `..`, and no part of it hidden or a symlink.
 
     Its directories are opened one by one, so none can be replaced by a symlink meanwhile; type and size are those of the

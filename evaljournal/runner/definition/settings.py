@@ -4,7 +4,9 @@ A `UsageError` from here carries the name and the value of the setting; the Pyth
 """
 
 import math
+import os
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from typing import Any, Final, Literal, cast
 
 import orjson
@@ -28,9 +30,12 @@ from evaljournal.runner.workers.pool import WorkerPool
 EXPERIMENT_SETTINGS: Final = (
     *("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants"),
     *("on_declined", "on_truncated"),
+    *("workspace", "workspace_dirty", "agent_home"),
 )
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
 OnOutcome = Literal["score", "error", "exclude"]
+AgentHome = Literal["fresh", "own"]
+Keep = Literal["failing", "all", "none"]
 OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
     "on_declined": "score",
     "on_truncated": "score",
@@ -45,6 +50,10 @@ OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
     "replay_errors": False,
     "on_miss": None,
     "offline": False,
+    "workspace": None,
+    "workspace_dirty": False,
+    "agent_home": "fresh",
+    "keep": "failing",
 }
 """Settings that a run records only if they have another value: older runs do not have them."""
 
@@ -100,6 +109,14 @@ def _workers(value: Any) -> Any:
     return parse_workers(value)
 
 
+def _path(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _is_path(value: object) -> bool:
+    return value is None or (isinstance(value, str) and bool(value) and "\0" not in value)
+
+
 _worker_pool: Final = rule(
     lambda value: value is None or isinstance(value, WorkerPool),
     "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
@@ -151,6 +168,18 @@ class Settings(Selection):
     """Regular expressions: text in the requests of model calls that is not compared when a step is reused, such as the date in
     a prompt (`Today is \\d{4}-\\d\\d-\\d\\d`). Two requests that differ only there get the same answer. Fields that only name
     the caller are never compared."""
+    workspace: str | None = field(default=None, converter=_path, validator=rule(_is_path, "must be the path of a directory"))
+    """A directory of which each attempt gets a fresh copy, as the working directory of a command; a function asks for it with
+    `current_workspace()`. Of a git repository, the commit that is checked out is cloned. The changes are recorded. The column
+    `files` of the dataset adds files per case."""
+    workspace_dirty: bool = field(default=False, validator=_of_type(bool))
+    """Whether the uncommitted changes of that repository are copied, too; otherwise they are an error, because a resumed run
+    could not have them."""
+    agent_home: AgentHome = field(default="fresh", validator=_one_of("fresh", "own"))
+    """Where agents in a workspace find their configuration and memory: `fresh` is an empty directory per attempt, so that your
+    own MCP servers, memory and instructions do not change the result; `own` is yours, with your login."""
+    keep: Keep = field(default="failing", validator=_one_of("failing", "all", "none"))
+    """Which workspaces are kept: those of trials that have an error, a failed score or none (`failing`), all, or none."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Retries of failed attempts, such as `Retry(errors=2)`."""
     workers: WorkerPool | None = field(default=None, converter=_workers, validator=_worker_pool)
@@ -315,6 +344,10 @@ class SettingOptions(TypedDict, total=False):
     gateway: bool
     durable: str | Iterable[str]
     key_without: str | Iterable[str]
+    workspace: str | PathLike[str] | None
+    workspace_dirty: bool
+    agent_home: AgentHome
+    keep: Keep
     retry: Retry | Mapping[str, float]
     workers: WorkerPool | str | None
     policy: str

@@ -82,7 +82,7 @@ def assemble(
         key_of=(lambda work: keys.key_of(work.case, work.state.variant)) if keys.has_several else None,
         max_failures=settings.failure_limit(plan.total),
         fail_ambiguous=options.on_ambiguous == "fail",
-        cancel_timeout=CANCEL_TIMEOUT + (settings.grace if "teardown" in plan.evaluation.hooks else 0.0),
+        cancel_timeout=CANCEL_TIMEOUT + (settings.grace if "teardown" in plan.evaluation.hooks or plan.workspace else 0.0),
     )
     scheduler = executor.scheduler
     gates = list[StartGate]()

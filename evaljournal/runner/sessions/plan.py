@@ -35,10 +35,12 @@ from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.rate_limits import TaskKeys, default_slots, has_elastic_slots, scorer_slots
 from evaljournal.runner.sessions.workers import check_workers
+from evaljournal.runner.sessions.workspace_source import read_workspace, with_case_files
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 
 if TYPE_CHECKING:
+    from evaljournal.runner.calls.workspaces.original import WorkspaceSource
     from evaljournal.runner.sessions.replies import Replies
 
 
@@ -62,6 +64,8 @@ class Plan:
     """The recorded replies that answer its calls."""
     chosen_slots: int | None = None
     """The slots that the user has chosen; None: they follow from known limits, if there are any."""
+    workspace: "WorkspaceSource | None" = None
+    """What the workspaces of attempts are copied from."""
 
     def has_elastic_slots(self, key: str) -> bool:
         """Return whether the slots of a rate-limit key follow from its known limits."""
@@ -156,12 +160,16 @@ def make_plan(
         recorded_settings["reply_sources"] = replies.to_json()
     source = evaluation.cases.source
     recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition
+    definition = {**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)}
+    workspace = None
+    if settings.workspace is not None:
+        workspace = read_workspace(settings, definition, recorded_definition, path)
     run_started = RunStarted(
         evaluation=evaluation.name,
         task=options.task,
         task_fingerprint=evaluation.fingerprint,
         scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
-        definition={**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)},
+        definition=definition,
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selection.trials.fingerprint or "",
         trials=(selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),
@@ -172,7 +180,7 @@ def make_plan(
         shard=str(shard or ""),
     )
     _check_unchanged(state, run_started, selection.trials, path, options)
-    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, replies, chosen_slots)
+    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, replies, chosen_slots, workspace)
 
 
 def select_trials(
@@ -206,6 +214,7 @@ def select_trials(
             cases = cases.with_check(keys.check)
         if settings.batch:
             cases = cases.with_check(partial(_check_batched_case, evaluation, settings.budget or {}))
+        cases = with_case_files(cases, settings)
         variants = list(evaluation.with_variants(only_variants).tasks)
         trials = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
         if (trials.all_cases or 0) > 1 and _constant_templates(evaluation):
@@ -216,6 +225,7 @@ def select_trials(
         for task in evaluation.tasks.values():
             _check_gateway(task)
     check_workers(evaluation, settings)
+    _check_workspace(evaluation, settings)
     _check_batches(evaluation, settings)
     if settings.durable:
         _watch_clients(evaluation, settings)
@@ -264,6 +274,25 @@ def _check_gateway(task: object) -> None:
     if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
         raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
     providers_from_environment()
+
+
+def _has_directory(task: object) -> bool:
+    return not isinstance(task, OpenableTask) or bool(getattr(task, "starts_processes", False))
+
+
+def _check_workspace(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Raise a `UsageError` if the tasks cannot use a workspace, or need one."""
+    if settings.workspace is None:
+        if any(getattr(task, "uses_workspace", False) for task in evaluation.tasks.values()):
+            raise UsageError("the command contains {workspace}; pass --workspace DIR, or write {{workspace}}")
+        for name in ("workspace_dirty", "agent_home", "keep"):
+            if getattr(settings, name) != OMITTED_DEFAULTS[name]:
+                raise UsageError("has no effect without --workspace", setting=name, value=getattr(settings, name))
+    elif settings.workers is not None:
+        raise UsageError("workspaces are on this machine; remove --workers", setting="workspace", value=settings.workspace)
+    elif not all(_has_directory(task) for task in evaluation.tasks.values()):
+        problem = "only commands and functions have a workspace; an endpoint or a chat model cannot see it"
+        raise UsageError(problem, setting="workspace", value=settings.workspace)
 
 
 def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, shard: Shard | None) -> None:

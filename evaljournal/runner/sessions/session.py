@@ -342,6 +342,12 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, recorder, workers)
+            if plan.workspace is not None:
+                from evaljournal.runner.sessions.workspaces import WorkspaceTask, open_workspaces  # noqa: PLC0415  # few runs need it
+
+                opening = open_workspaces(journal.run, plan.workspace, plan.settings, state.trials, self.options.in_thread)
+                workspaces = await stack.enter_async_context(opening)
+                tasks = {variant: WorkspaceTask(task, workspaces) for variant, task in tasks.items()}
             executor = assemble(
                 recorder, plan, self.options, tasks, scorers, in_thread=self._in_thread, workers=workers, batches=batches
             )

@@ -31,6 +31,8 @@ _CHOICES: Final = {
     "ACTION": ("score", "error", "exclude"),
     "WHEN": REUSES,
     "MODE": ("sync", "os"),
+    "HOME": ("fresh", "own"),
+    "WHICH": ("failing", "all", "none"),
 }
 _TYPES: Final[dict[str | None, Any]] = {"N": int, "S": float, "T": float, "FILE": FILE, "DIR": FILE}
 _TYPES.update({metavar: click.Choice(choices) for metavar, choices in _CHOICES.items()})
@@ -234,6 +236,25 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--gateway",
             "Forward the model calls of a command or a function and record each as a step; a command gets no keys.",
             "settings",
+        ),
+        Option(
+            "--workspace DIR",
+            "Give each attempt a fresh copy of DIR, of a git repository its commit, as the command's working directory.",
+            "settings",
+            '"repo"',
+        ),
+        Option("--workspace-dirty", "Also copy the uncommitted changes of a git repository.", "settings"),
+        Option(
+            "--agent-home HOME",
+            "Configuration and memory of agents in a workspace: 'fresh', or your 'own', with your login.",
+            "settings",
+            '"fresh"',
+        ),
+        Option(
+            "--keep WHICH",
+            "Workspaces to keep: 'failing' (error, failed score or none), 'all' or 'none'.",
+            "settings",
+            '"failing"',
         ),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
@@ -531,6 +552,7 @@ _ADVANCED: Final = """
 id-key only skip shuffle seed only-variant shard yes key-env header shell gateway output-key turns stream judge-url tpm batch
 prices leave workers deadline fail-fast name export head-file verbose key-without
 replies offline on-miss replies-any-trial replay-errors trust
+workspace workspace-dirty agent-home keep
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them."""

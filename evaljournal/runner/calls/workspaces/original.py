@@ -1,0 +1,164 @@
+"""The original: the copy of the user's directory that all workspaces of a session are copied from.
+
+A session copies it once, so that an edit during the run changes no attempt. A git repository is cloned at the revision that
+the run records: a clone without hooks, hard links, alternates and remotes, from which nothing can be pushed to the user's.
+"""
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from evaljournal.journal.disk import segments
+from evaljournal.runner.calls.workspaces.trees import Fact, Index, Places, copy_tree, digest_of, index_tree, remove_tree
+from evaljournal.runner.errors import UsageError
+
+_GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.file.allow=always")
+_TIMEOUT: Final = 600.0
+
+
+@attrs.frozen
+class WorkspaceSource:
+    """A user's directory, and which content of it a run uses."""
+
+    path: Path
+    revision: str = ""
+    """The commit of a git repository; empty for another directory."""
+    dirty: tuple[str, ...] = ()
+    """Paths with uncommitted changes that are copied, too."""
+    digest: str = ""
+    """What a resumed run compares: the commit, and the digest of what else is copied."""
+
+    @classmethod
+    def read(cls, path: Path, *, dirty: bool, recorded_digest: str = "", outputs: tuple[Path, ...] = ()) -> "WorkspaceSource":
+        """Read a directory; raise a `UsageError` if it cannot be a workspace. A resumed run uses the recorded commit.
+
+        `outputs` are the directories that the run writes to.
+        """
+        if not path.is_dir():
+            problem = "is not a directory" if path.exists() else "does not exist"
+            raise UsageError(problem, setting="workspace", value=str(path))
+        real_path = path.resolve()
+        own = [output for output in map(Path.resolve, outputs) if real_path == output or output in real_path.parents]
+        if own:
+            raise UsageError(f"is in {own[0]}, where the run writes; pass another", setting="workspace", value=str(path))
+        if (path / ".git").exists():
+            return cls._read_repository(path, recorded_digest, dirty=dirty)
+        inner = [output for output in map(Path.resolve, outputs) if real_path in output.parents]
+        if inner:
+            problem = f"contains {inner[0]}, where the run writes; pass -o, a directory below it, or a git repository"
+            raise UsageError(problem, setting="workspace", value=str(path))
+        return cls(path, digest=digest_of(index_tree(path)))
+
+    @classmethod
+    def _read_repository(cls, path: Path, recorded_digest: str, *, dirty: bool) -> "WorkspaceSource":
+        if (path / ".gitmodules").exists():
+            hint = "pass the directory of one repository, or a copy without .git"
+            raise UsageError("has submodules, which are not cloned", setting="workspace", value=str(path), hint=hint)
+        commit, _, changes_digest = recorded_digest.removeprefix("git:").partition("+")
+        if commit and not changes_digest and _has_commit(path, commit):
+            return cls(path, commit, digest=recorded_digest)
+        revision = _git(path, "rev-parse", "--verify", "HEAD^{commit}").strip()
+        listing = _git(path, "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
+        paths = (entry[3:] for entry in listing.split("\0") if entry)
+        changed = tuple(sorted(name for name in paths if segments.enclosing_run(path / name) is None))
+        if not changed:
+            return cls(path, revision, digest=f"git:{revision}")
+        if not dirty:
+            names = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")  # noqa: PLR2004  # examples
+            hint = "commit them, or pass --workspace-dirty to copy them, too"
+            raise UsageError(f"has uncommitted changes: {names}", setting="workspace", value=str(path), hint=hint)
+        contents = hashlib.sha256()
+        for name in changed:
+            file = path / name
+            content = b"" if not os.path.lexists(file) else os.fsencode(os.readlink(file)) if file.is_symlink() else _read(file)
+            contents.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape") + content)
+        return cls(path, revision, changed, f"git:{revision}+{contents.hexdigest()}")
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise UsageError(f"{file} is a repository of its own, or a special file; commit, ignore or remove it")
+    return file.read_bytes()
+
+
+def _has_commit(path: Path, commit: str) -> bool:
+    try:
+        return commit.isalnum() and bool(_git(path, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"))
+    except UsageError:
+        return False
+
+
+def _git(path: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    line = [*_GIT, "-C", str(path), *arguments]
+    try:
+        result = subprocess.run(line, capture_output=True, timeout=_TIMEOUT, check=False, env=environment)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise UsageError(f"{path} is a git repository, and git cannot be run: {exc}") from exc
+    if result.returncode != 0:
+        reason = result.stderr.decode(errors="replace").strip()
+        raise UsageError(f"git {arguments[0]} failed in {path}: {reason}; remove its .git to copy it as it is")
+    return os.fsdecode(result.stdout)
+
+
+@attrs.frozen
+class Original:
+    """The copy of a session."""
+
+    path: Path
+    index: Index
+    files: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
+    """Files of the case, which are not in the copy."""
+
+    @classmethod
+    def make(cls, source: WorkspaceSource, path: Path) -> "Original":
+        """Copy a directory, or clone its revision, in place of an earlier copy."""
+        remove_tree(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if source.revision:
+            _clone(source, path)
+        else:
+            copy_tree(source.path, path, index := index_tree(source.path))
+            if digest_of(index) != source.digest:
+                raise UsageError(f"{source.path} was changed while it was copied; try again")
+        return cls(path, index_tree(path))
+
+    def with_files(self, files: Mapping[str, bytes]) -> "Original":
+        """Return it with the files of a case."""
+        facts = {
+            path: Fact(stat.S_IFREG | 0o644, len(content), 0, 0, hashlib.sha256(content).hexdigest())
+            for path, content in files.items()
+        }
+        return Original(self.path, self.index | facts, files)
+
+    def content(self, path: str) -> bytes:
+        """Return the content of a file."""
+        return self.files[path] if path in self.files else (self.path / path).read_bytes()
+
+    def copy(self, target: Path) -> Places:
+        """Make a workspace."""
+        return copy_tree(self.path, target, self.index)
+
+
+def _clone(source: WorkspaceSource, path: Path) -> None:
+    origin = source.path.resolve()
+    _git(path.parent, "clone", "--quiet", "--no-local", "--no-checkout", "--template=", "--", str(origin), str(path))
+    branch = _git(path, "branch", "--show-current").strip() or "main"
+    _git(path, "checkout", "--quiet", "-B", branch, source.revision)
+    _git(path, "remote", "remove", "origin")
+    for name in source.dirty:
+        old, new = source.path / name, path / name
+        new.unlink(missing_ok=True)
+        if os.path.lexists(old):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            if old.is_symlink():
+                new.symlink_to(os.readlink(old))
+            else:
+                new.write_bytes(old.read_bytes())
+                new.chmod(old.stat().st_mode & 0o777)

@@ -1,0 +1,217 @@
+"""The workspaces of a session: made before each attempt, compared after it, and removed when they are no longer needed.
+
+**Where.** The directory of the run has the original and one directory per trial in `attempts/`, named after the trial and the
+number of its last attempt. The names follow from the journal, so that what a kill has not removed is found without a list:
+every directory in it that no trial still needs is removed by the next session, or by `evaljournal clean`.
+
+**In which order.** The set-up records the name before it copies. After the attempt its programs are ended, then its changes are
+recorded, then it has ended: what is scored is what was recorded. A workspace is removed once its trial is done, because scorers
+execute commands in copies of it, and kept if the settings say so.
+
+Nothing is removed outside this directory, whatever a journal says.
+"""
+
+import os
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import trio
+
+from evaljournal.journal.threads import InThread
+from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.state.workspaces import CHANGES
+from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.calls.command import CommandFailed
+from evaljournal.runner.calls.notes import note_sink, start_phase
+from evaljournal.runner.calls.workspaces import HOMES, Workspace, attempts_of, directory_of, name_of, set_workspace
+from evaljournal.runner.calls.workspaces.case_files import case_files
+from evaljournal.runner.calls.workspaces.changes import changes_of
+from evaljournal.runner.calls.workspaces.original import Original, WorkspaceSource
+from evaljournal.runner.calls.workspaces.programs import WORKSPACE, end_programs
+from evaljournal.runner.calls.workspaces.trees import Places, remove_tree, write_file
+from evaljournal.runner.definition.settings import Keep, Settings
+from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.steps.attempt_steps import Step, current_steps
+from evaljournal.runner.steps.inputs import step_input
+
+_NO_LOGIN: Final = re.compile(
+    r"(?i)/login|not logged in|log ?in (?:first|again|required)|(?:please|must|need to) (?:log|sign) ?in|invalid api key"
+    r"|set an auth method|authentication (?:required|failed)|no api key|missing api key|401 unauthorized"
+)
+_LABEL: Final = "workspace"
+
+
+def is_needed(trial: TrialState | None, keep: Keep) -> bool:
+    """Return whether the workspace of the last attempt at a trial stays: its output is not scored yet, or it is kept."""
+    if trial is None:
+        return False
+    match trial.stage:
+        case "scoring":
+            return True
+        case "failed":
+            return keep != "none"
+        case "completed":
+            has_failed = bool(trial.unscored) or any(value in (False, 0) for _, value in (trial.scores or {}).values())
+            return keep == "all" or (keep == "failing" and has_failed)
+        case _:
+            return False
+
+
+def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> int:
+    """Remove every workspace of a run that is not needed, and the original if none is left; return how many were removed.
+
+    Call it while no attempt is in flight.
+    """
+    directory = directory_of(run)
+    if not directory.is_dir():
+        return 0
+    needed = {name_of(name, trial.attempts) for name, trial in trials.items() if is_needed(trial, keep)}
+    attempts, removed = directory / "attempts", 0
+    names = os.listdir(attempts) if attempts.is_dir() else []
+    for name in names:
+        if name not in needed:
+            remove_tree(attempts / name)
+            removed += 1
+    remove_tree(directory / "scoring")
+    if needed.isdisjoint(names):
+        remove_tree(directory)
+    return removed
+
+
+class Workspaces:
+    """The workspaces of a session."""
+
+    def __init__(self, run: str, original: Original, settings: Settings, in_thread: InThread) -> None:
+        self._directory = directory_of(run)
+        self._original = original
+        self._keep = settings.keep
+        self._has_home = settings.agent_home == "fresh"
+        self._in_thread = in_thread
+        self._copies = trio.Semaphore(max(2, os.cpu_count() or 1))
+        """Copies and comparisons at the same time; more would only compete for the disk."""
+        self._ended: dict[str, tuple[Workspace, TrialState]] = {}
+        """Trial → the workspace of an attempt that has ended, until its trial is done."""
+
+    async def _run(self, call: Any, *arguments: Any) -> Any:
+        async with self._copies:
+            return await self._in_thread(partial(call, *arguments))
+
+    async def make(self, work: TrialWork) -> tuple[Workspace, Original, Places]:
+        """Make the workspace of an attempt, in place of that of the previous one."""
+        self._ended.pop(work.trial, None)
+        workspace = Workspace(self._directory / "attempts" / name_of(work.trial, work.state.attempts), self._has_home)
+        original, places = await self._run(self._make, work, workspace)
+        await self._remove_done()
+        return workspace, original, places
+
+    def _make(self, work: TrialWork, workspace: Workspace) -> tuple[Original, Places]:
+        for old in attempts_of(self._directory, work.trial):
+            remove_tree(old)
+        places, original = self._original.copy(workspace.path), self._original
+        if files := case_files(work.case):
+            original = original.with_files(files)
+            for path, content in files.items():
+                write_file(workspace.path, path, content)
+                status = os.lstat(workspace.path / path)
+                places[path] = status.st_ino, status.st_ctime_ns
+        for name in HOMES.values() if self._has_home else ():
+            (workspace.home / name).mkdir(parents=True)
+        return original, places
+
+    async def compare(self, workspace: Workspace, original: Original, places: Places) -> Mapping[str, Any]:
+        """End the programs that outlive their attempt, and return what has changed."""
+        return cast("Mapping[str, Any]", await self._run(_compare, workspace, original, places))
+
+    async def end(self, work: TrialWork, workspace: Workspace) -> None:
+        """Keep a workspace until its trial is done, and remove those of the trials that are."""
+        self._ended[work.trial] = workspace, work.state
+        await self._remove_done()
+
+    async def _remove_done(self) -> None:
+        done = [name for name, (_, trial) in self._ended.items() if trial.stage in ("completed", "failed", "withdrawn")]
+        for workspace, trial in [self._ended.pop(name) for name in done]:
+            if not is_needed(trial, self._keep):
+                await self._run(remove_tree, workspace.directory)
+
+
+def _compare(workspace: Workspace, original: Original, places: Places) -> dict[str, Any]:
+    end_programs(WORKSPACE, str(workspace.path))
+    try:
+        return changes_of(workspace.path, original, places)
+    except OSError as exc:  # Such as: the agent has removed its workspace.
+        return {"files": [], "diff": "", "problems": [f"the workspace cannot be read: {exc.strerror}"]}
+
+
+@asynccontextmanager
+async def open_workspaces(
+    run: str, source: WorkspaceSource, settings: Settings, trials: Mapping[str, TrialState], in_thread: InThread
+) -> AsyncGenerator[Workspaces]:
+    """Remove what earlier sessions could not, and make the workspaces of this one; its end removes those not kept."""
+    await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+    try:
+        original = await in_thread(partial(Original.make, source, directory_of(run) / "original"))
+        yield Workspaces(run, original, settings, in_thread)
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+
+
+class WorkspaceTask:
+    """A task whose attempts have workspaces; around all other layers, so that set-ups and teardowns can use them."""
+
+    takes_trial = True
+
+    def __init__(self, task: Task, workspaces: Workspaces) -> None:
+        self._task = task
+        self._workspaces = workspaces
+        self.request = getattr(task, "request", None)
+        self.loop = getattr(task, "loop", "trio")
+
+    @property
+    def blocking_calls(self) -> int:
+        """Number of consecutive calls that blocked the event loop; see `FunctionTask`."""
+        return getattr(self._task, "blocking_calls", 0)
+
+    async def call(self, work: TrialWork, on_late: OnLateResult, /) -> Any:
+        """Make a workspace, call the task, end its programs, and note the changes."""
+        steps, workspaces = current_steps(), self._workspaces
+        assert steps is not None
+
+        start_phase("setup")
+        set_up = Step(f"setup {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="setup")
+        steps.begin(set_up)
+        with trio.CancelScope(shield=True):  # A thread cannot be cancelled.
+            workspace, original, places = await workspaces.make(work)
+        steps.complete(set_up, {"workspace": str(workspace.path)}, None)
+        set_workspace(workspace)
+        steps.key_rules = steps.key_rules.with_paths(workspace.constants)
+
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            start_phase("task")
+            return await self._task.call(work if self._task.takes_trial else work.case.input, on_late)
+        except CommandFailed as exc:
+            if workspace.has_home and _NO_LOGIN.search(str(exc)):
+                hint = "the agent's home is fresh, without your login: pass an API key or --gateway, or use --agent-home own"
+                raise CommandFailed(f"{exc}; {hint}") from exc
+            raise
+        finally:
+            start_phase("teardown")
+            tear_down = Step(f"teardown {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="teardown")
+            steps.begin(tear_down)
+            with trio.CancelScope(shield=True):
+                changes = await workspaces.compare(workspace, original, places)
+                if (sink := note_sink()) is not None:
+                    sink({CHANGES: changes})
+                steps.complete(tear_down, None, None)
+                await workspaces.end(work, workspace)
+
+
+def kept_workspace(run: str, trial: str) -> Path | None:
+    """Return the workspace of the last attempt at a trial; None if it was removed."""
+    directories = attempts_of(directory_of(run), trial)
+    return directories[-1] / "workspace" if directories else None
