@@ -54,6 +54,18 @@ def test_several_runs(tmp_path: Path) -> None:
         assert (names[2], [names[0], names[2]]) == (table["baseline"], [row["name"] for row in table["rows"]])
 
 
+def test_without_arguments_the_previous_run_is_compared(tmp_path: Path) -> None:
+    """The newest run is compared with the one before it of the same evaluation; if it has variants, these are."""
+    first = run(tmp_path / "runs" / "capitals" / "0001", none=50)
+    assert "only one row" in rejected("compare")
+    second = run(tmp_path / "runs" / "capitals" / "0002", none=58)
+    pair = printed("compare")
+    run(tmp_path / "runs" / "capitals" / "0003", mini=50, large=58)
+
+    assert [str(path.relative_to(tmp_path)) for path in (first, second)] == [pair["a"], pair["b"]]
+    assert ["mini", "large"] == [row["name"] for row in printed("compare")["rows"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

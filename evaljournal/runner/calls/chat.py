@@ -104,6 +104,10 @@ def _address(chat: "Chat") -> Address:
     """Return the address of the API. A key is sent only if `key_env` names it, or to the provider's own URL."""
     dialect = chat.api
     base, _, query = chat.url.partition("?")
+    path, _, path_query = dialect.path(chat.model_name, stream=chat.stream).partition("?")
+    version = path.split("/")[1]
+    if re.fullmatch(r"v\d\w*", version):  # A provider's documentation may show the URL with the version, or without.
+        base = base.rstrip("/").removesuffix(f"/{version}")
     if Template.parse(base, "base_url").fields:
         raise UsageError(f"base_url {mask(chat.url)!r} must not contain fields; the model may")
     headers = {**dialect.headers, **chat.headers}
@@ -118,7 +122,6 @@ def _address(chat: "Chat") -> Address:
     if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
         key = next((name for name in key_headers if os.environ.get(name)), next(iter(key_headers), None))
         headers |= {} if key is None else {key_headers[key][0]: f"{key_headers[key][1]}${{{key}}}"}
-    path, _, path_query = dialect.path(chat.model_name, stream=chat.stream).partition("?")
     query = "&".join(filter(None, (path_query, query)))
     return Address.parse(f"{base.rstrip('/')}{path}{'?' if query else ''}{query}", headers)
 

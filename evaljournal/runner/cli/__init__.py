@@ -131,10 +131,12 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as exc:
+            from evaljournal.runner.cli.options.foreign_words import explain  # noqa: PLC0415  # not needed for `--help`
             from evaljournal.runner.errors import suggest  # noqa: PLC0415  # not needed for `--help`
 
             names = [*COMMANDS, *entry_points.names("commands", excluding=COMMANDS)]
-            raise click.UsageError(f"{exc.message.rstrip('.')}{suggest(args[0], names)}", ctx) from None
+            message = explain(args[0]) or f"{exc.message.rstrip('.')}{suggest(args[0], names)}"
+            raise click.UsageError(message, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
@@ -148,6 +150,11 @@ class _Commands(click.Group):
         except click.ClickException as exc:
             from evaljournal.replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
+            if isinstance(exc, click.NoSuchOption):
+                from evaljournal.runner.cli.options.foreign_words import explain  # noqa: PLC0415  # not needed for `--help`
+
+                if message := explain(exc.option_name):
+                    raise click.UsageError(message, exc.ctx) from None
             # The message may quote a name from a foreign run, or its path.
             exc.message = escape_controls(exc.message)  # type: ignore[misc]  # click declares it final, which it is not
             raise

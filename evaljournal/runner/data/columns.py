@@ -3,7 +3,7 @@
 Usual column names are recognized; where they are ambiguous, the user must choose.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ _NAMES: dict[Role, tuple[str, ...]] = {
     "input": ("input", "inputs", "question", "prompt", "query", "instruction", "problem", "messages", "text"),
     "expected": ("expected", "expected_output", "answer", "target", "reference", "label", "ideal", "gold", "ground_truth"),
 }
+_NO_INPUT = frozenset(_NAMES["id"] + _NAMES["expected"])
 INPUT_NAMES = frozenset(_NAMES["input"])
 
 _MAX_LISTED_NAMES = 20
@@ -25,10 +26,14 @@ _MAX_LISTED_NAMES = 20
 class Columns:
     """The roles of a dataset's columns: set by the user, or recognized in the first row that has them."""
 
-    def __init__(self, *, id_key: str | None, input_key: str | None, expected_key: str | None) -> None:
+    def __init__(
+        self, *, id_key: str | None, input_key: str | None, expected_key: str | None, prompt_columns: Sequence[str] = ()
+    ) -> None:
         keys: dict[Role, str | None] = {"id": id_key, "input": input_key, "expected": expected_key}
         self._user_keys = {role: key for role, key in keys.items() if key is not None}
         self._recognized_keys: dict[Role, str] = {}
+        self._prompt_columns = prompt_columns
+        """Columns that a prompt may name: the first of them is the input if no column, or several, have a usual name."""
         self._last_keys: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
         """The columns of the previous row and their roles; most rows have the same."""
 
@@ -66,7 +71,12 @@ class Columns:
                 names = list_names(columns)
                 raise UsageError(f"{key!r} is not a column ({flags}); columns: {names}{suggest(key, map(str, columns))}")
             return key
-        column = _usual_column(role, tuple(name for name in columns if name not in self._user_keys.values()))
+        free_columns = tuple(name for name in columns if name not in self._user_keys.values())
+        named_columns = [name for name in self._prompt_columns if name in free_columns and name.casefold() not in _NO_INPUT]
+        if role == "input" and named_columns and len(_candidates(role, free_columns)) != 1:
+            column: str | None = named_columns[0]
+        else:
+            column = _usual_column(role, free_columns)
         if column is not None and column != self._recognized_keys.setdefault(role, column):
             earlier_column = self._recognized_keys[role]
             raise UsageError(
@@ -80,9 +90,13 @@ def column_hint(role: Role) -> str:
     return f"choose the column with --{role}-key, or {role}_key=… in Python"
 
 
+def _candidates(role: Role, columns: Iterable[str]) -> list[str]:
+    return [column for column in columns if str(column).casefold() in _NAMES[role]]
+
+
 def _usual_column(role: Role, columns: tuple[str, ...]) -> str | None:
     """Return the column with a usual name for a role; several are an error, unless one is `id`."""
-    candidates = [column for column in columns if str(column).casefold() in _NAMES[role]]
+    candidates = _candidates(role, columns)
     if role == "id" and "id" in candidates:
         return "id"
     if len(candidates) > 1:

@@ -10,7 +10,7 @@ import heapq
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -114,6 +114,7 @@ class Dataset:
         else:
             self.source = source
         self._keys = {"id_key": id_key, "input_key": input_key, "expected_key": expected_key}
+        self._prompt_columns: Sequence[str] = ()
         self.input_name = input_key or "input"
         """Name of the input's column, if it was set."""
         if nan not in {"error", "null"}:
@@ -130,6 +131,12 @@ class Dataset:
         """Return a copy that calls `check` with each case it reads; `check` raises if the case cannot be used."""
         dataset = copy.copy(self)
         dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
+        return dataset
+
+    def with_prompt_columns(self, names: Iterable[str]) -> "Dataset":
+        """Return a copy whose input may be in a column that a prompt names, if none, or several, have a usual name."""
+        dataset = copy.copy(self)
+        dataset._prompt_columns = tuple(names)  # noqa: SLF001  # our own copy
         return dataset
 
     def with_files(self, columns: Iterable[str]) -> "Dataset":
@@ -156,7 +163,7 @@ class Dataset:
 
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
-        columns, file_columns = Columns(**self._keys), sorted(self._file_columns)
+        columns, file_columns = Columns(**self._keys, prompt_columns=self._prompt_columns), sorted(self._file_columns)
         directory = (self.source if isinstance(self.source, Path) else Path("cases")).absolute().parent
         files: Mapping[str, Mapping[str, Any]] = {}
         for position, row in self._rows():

@@ -63,6 +63,7 @@ def _innermost_message(exc: BaseException) -> str:
     while cause is not None:
         message = str(cause) or message
         nested = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else None  # Each address of a host was tried.
+        message += "; is the server running?" if isinstance(cause, ConnectionRefusedError) else ""
         cause = nested or cause.__cause__ or cause.__context__
     return message
 

@@ -9,6 +9,7 @@ import click
 from evaljournal.journal import read
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.history.digest import short_ending
+from evaljournal.replay.page.page_content import FULL_SIZE
 from evaljournal.replay.render.comparison import lines, table_lines
 from evaljournal.replay.render.ending import total_trials
 from evaljournal.replay.render.phrases import pairwise_text, ranking_lines
@@ -20,6 +21,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import money, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
+from evaljournal.runner.cli.commands.history import entries_since
 from evaljournal.runner.cli.terminal.display import (
     check_variant,
     corrected_json,
@@ -53,6 +55,8 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     repeat, and by variant unless RUN@VARIANT is passed. Each score difference is reported with its 95 % confidence interval,
     over the cases that both runs scored.
 
+    No run: the newest and the one before it of the same evaluation; if the newest has variants, a table of these.
+
     One run, more than two, or --baseline: a table of scores, errors, latency, tokens and cost. A run with variants has one
     row for each of them. The scores of each row are compared with those of the baseline; p-values are Holm-corrected across
     all comparisons.
@@ -67,7 +71,7 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     evaljournal compare runs/capitals/0003 --baseline large
     evaljournal compare runs/capitals/0003@mini runs/capitals/0003@large
     """
-    references = runs or (find_reference(),)
+    references = runs or _newest_and_previous()
     if len(references) == 2 and baseline is None:  # noqa: PLR2004 - two runs
         _compare_two(*references, key, show_all=show_all, as_json=as_json)
         return
@@ -86,6 +90,15 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
             echo("\n".join(["", *ranking_lines(ranking)]))
     for view in views.values():
         exit_if_damaged(view.problem, quiet=as_json)
+
+
+def _newest_and_previous() -> tuple[RunReference, ...]:
+    """Return the run before the newest one and the newest one; only the newest if it has variants or is the first."""
+    newest = find_reference()
+    view = open_run(newest.path)
+    if view.state.variants.names or not (entries := entries_since(view, max_size=FULL_SIZE)):
+        return (newest,)
+    return RunReference(Path(entries[0].path)), newest
 
 
 def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all: bool, as_json: bool) -> None:

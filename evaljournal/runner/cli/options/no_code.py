@@ -20,6 +20,8 @@ import orjson
 
 from evaljournal import entry_points
 from evaljournal.runner.calls.arguments import TARGETS, new_task
+from evaljournal.runner.calls.dialects import split_model
+from evaljournal.runner.cli.options.foreign_words import explain_model
 from evaljournal.runner.cli.options.model_urls import (
     chat_models,
     check_shared_options,
@@ -31,6 +33,7 @@ from evaljournal.runner.cli.options.table import BY_KEY, OPTIONS, TABLE, is_defi
 from evaljournal.runner.cli.options.values import parse_values, read_file, to_keys
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.data.templates import Template
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.evaluation import Evaluation
@@ -117,6 +120,8 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
         values = {**definition.file, **definition.options}
         variables = options_from_environment(values, *tables.values())
         definition = attrs.evolve(definition, options={**definition.options, **variables})
+        if "base_url" not in definition.options and "base_url" not in values:
+            _check_prefixes(chat_models(values, *tables.values()))
     options = definition.options
     file_values = {name: value for name, value in definition.file.items() if name not in options}
     values = {**file_values, **options}
@@ -133,9 +138,10 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
     except UsageError as exc:
         exc.path = definition.path or None
         raise
+    dataset = Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values))
     evaluation: AnyEvaluation = Evaluation(
         task,
-        cases=Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values)),
+        cases=dataset.with_prompt_columns(_prompt_columns([variant.task for variant in variants.values()] or [task])),
         settings=settings,
         name=values.get("name") or re.sub(r"[^\w.-]+", "-", values["data"].stem).strip("-.") or "data",
         variants=variants or None,
@@ -143,6 +149,20 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
     for name, scorer in scorers_from_options(values, chat_models(values, *tables.values())):
         evaluation.score(name=name)(scorer)
     return LoadedEvaluation(evaluation, definition.encode())
+
+
+def _check_prefixes(models: Iterable[str]) -> None:
+    """Raise a UsageError for a model with the prefix of another tool; `llama3:8b` is the name of a model."""
+    for model in models:
+        if not split_model(model)[0] and (hint := explain_model(model)):
+            raise UsageError(f"--chat {model}: unknown prefix {model.partition(':')[0]!r}; {hint}")
+
+
+def _prompt_columns(tasks: Iterable[object]) -> list[str]:
+    """Return the fields of the prompts, which may be columns that have no usual name."""
+    prompts = [prompt for task in tasks if isinstance(prompt := getattr(task, "prompt", None), str)]
+    names = [name.partition(".")[0] for prompt in prompts for name in Template.parse(prompt, "the prompt").fields]
+    return list(dict.fromkeys(names))
 
 
 def _recorded(values: Mapping[str, Any]) -> dict[str, Any]:
