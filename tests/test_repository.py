@@ -24,6 +24,14 @@ def test_the_changelog_has_the_version() -> None:
     assert PROJECT["version"] == re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    """The citation has the version of the package; the workflows use the same version of mkdocs-material as the extra."""
+    [requirement] = PROJECT["optional-dependencies"]["docs"]
+
+    assert f"\nversion: {PROJECT['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'"{requirement}"' in WORKFLOW
+
+
 def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
     """`.ci/run` finds the quick start and the test command in the README, in this order."""
     quick_start, tests = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
@@ -76,5 +84,7 @@ def test_actions_are_pinned_by_commit() -> None:
         if action != "./" and not action.startswith("OWNER/evaljournal@")
     ]
 
-    assert {"action.yml", "test.yml", "pull-requests.md", "tutorial-pull-request.md", "shards.md"} == {name for name, _ in uses}
+    assert {"action.yml", "test.yml", "release.yml", "pull-requests.md", "tutorial-pull-request.md", "shards.md"} == {
+        name for name, _ in uses
+    }
     assert [] == [use for use in uses if not re.fullmatch(r"[\w-]+/[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", use[1])]
