@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ _MAX_SHOWN: Final = 2_000
 _MAX_SCRIPT: Final = 1024 * 1024
 """Maximum bytes of a file that is considered a script."""
 
-_CANNOT_RUN: Final = (126, 127)
+CANNOT_RUN: Final = (126, 127)
 """Exit codes of a shell for a command that is not executable or does not exist."""
 _SHELL_VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SPLIT_FIELD: Final = re.compile(r"\{[^{}\s][^{}]*\s[^{}]*\}")
@@ -218,24 +218,16 @@ class _OpenCommand:
         environment = {**os.environ} if workspace is None else workspace.environment()
         own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: self._run}
         key = idempotency_key(self._run, trial.trial)
-        try:
-            process = await trio.lowlevel.open_process(
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key},
-                cwd=None if workspace is None else workspace.path,
-                start_new_session=True,
-            )
-        except (FileNotFoundError, PermissionError) as exc:
-            raise CommandMissing(f"cannot run {arguments[0]!r}: {exc.strerror}") from exc
+        variables = {**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key}
+        directory = None if workspace is None else workspace.path
         with ReplyMemory("the command's output") as memory:
-            code, stdout, stderr = await _communicate(process, self._command.stdin(trial.case), memory)
+            code, stdout, stderr = await run_program(
+                arguments, self._command.stdin(trial.case), memory, environment=variables, directory=directory
+            )
             if code != 0:
                 reason = stderr.decode("utf-8", "replace").strip() or stdout[-_MAX_SHOWN:].decode("utf-8", "replace").strip()
-                error = CommandMissing if code in _CANNOT_RUN else CommandFailed
-                raise error(f"{Path(arguments[0]).name!r} {_exit_text(code)}: {reason or 'nothing on stderr'}")
+                error = CommandMissing if code in CANNOT_RUN else CommandFailed
+                raise error(f"{Path(arguments[0]).name!r} {exit_text(code)}: {reason or 'nothing on stderr'}")
             return await memory.parse(lambda: self._read(stdout))
 
     def _read(self, stdout: bytes) -> Any:
@@ -266,13 +258,33 @@ def _own_file(workspace: Workspace, word: str) -> str:
     return os.path.abspath(word) if _is_script(word) else word
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
+    """Return how a program ended."""
     if code > 0:
         return f"exited with code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+async def run_program(
+    arguments: Sequence[str], stdin: bytes, memory: ReplyMemory, *, environment: Mapping[str, str], directory: Path | None
+) -> tuple[int, bytes, bytes]:
+    """Run a program in a process group of its own; return its exit code, its stdout, and the end of its stderr."""
+    try:
+        process = await trio.lowlevel.open_process(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=directory,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as exc:
+        raise CommandMissing(f"cannot run {arguments[0]!r}: {exc.strerror}") from exc
+    return await _communicate(process, stdin, memory)
 
 
 async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:

@@ -9,7 +9,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -44,6 +44,7 @@ from evaljournal.runner.scorers.trajectory import (
 )
 
 if TYPE_CHECKING:
+    from evaljournal.runner.scorers.command import CommandScorer
     from evaljournal.runner.scorers.llm_judge import Judge
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "ToolsInOrder",
     "ToolsUsed",
     "close_to",
+    "command",
     "contains",
     "exact",
     "f1",
@@ -298,6 +300,16 @@ def judge(model: str, **options: Any) -> "Judge":
     return Judge(chat=chat, **judge_options)
 
 
+def command(line: str | Sequence[str], files: Sequence[str] = ()) -> "CommandScorer":
+    """Return a scorer that executes a command in a copy of the output's workspace; exit code 0 passes.
+
+    `files` are the files and directories that are restored from the original before, such as the tests.
+    """
+    from evaljournal.runner.scorers.command import CommandScorer  # noqa: PLC0415  # most scorers start no process
+
+    return CommandScorer(line, files)
+
+
 regex, close_to, similarity = Regex, CloseTo, Similarity
 PLAIN_SCORERS: Final[Mapping[str, LocalScorer]] = {
     scorer.__name__: scorer for scorer in (exact, iexact, contains, one_of, json_equal, f1)
@@ -314,6 +326,8 @@ def scorer_by_name(text: str) -> Callable[..., Any] | None:
         if colon:
             raise UsageError(f"{text!r}: {name} takes no argument; remove the colon and what follows")
         return PLAIN_SCORERS[name] if name in PLAIN_SCORERS else similarity()
+    if name == "command" and colon:
+        return command(argument)
     if name == "regex":
         return regex(argument if colon else None)
     if name == "close_to":

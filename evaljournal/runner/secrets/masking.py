@@ -128,6 +128,15 @@ def secret_variables() -> dict[str, str]:
     }
 
 
+def environment_without_secrets() -> dict[str, str]:
+    """Return the environment without the variables whose names suggest secret values, however short."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not is_secret_name(name) and (not _VARIABLE_NAME.search(name) or os.path.exists(value))
+    }
+
+
 def add_environment() -> None:
     """Mask the values of `secret_variables` in all texts from now on, except outputs."""
     for value in secret_variables().values():

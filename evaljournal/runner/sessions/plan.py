@@ -283,6 +283,9 @@ def _has_directory(task: object) -> bool:
 def _check_workspace(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
     """Raise a `UsageError` if the tasks cannot use a workspace, or need one."""
     if settings.workspace is None:
+        for name, scorer in evaluation.scorers.items():
+            if getattr(scorer.function, "needs_workspace", False):
+                raise UsageError(f"the scorer {name!r} executes a command in the workspace of an output; pass --workspace DIR")
         if any(getattr(task, "uses_workspace", False) for task in evaluation.tasks.values()):
             raise UsageError("the command contains {workspace}; pass --workspace DIR, or write {{workspace}}")
         for name in ("workspace_dirty", "agent_home", "keep"):

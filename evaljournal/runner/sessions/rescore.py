@@ -26,6 +26,7 @@ from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.runs.changes import examples
 from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_slots
@@ -107,6 +108,7 @@ class Rescoring(Session):
         self._total = len(trials)
         for trial, _ in trials:
             check_name(state.trials[trial].case)
+        self._check_workspaces({trial: state.trials[trial].attempts for trial, _ in trials})
         gate_results(state)
         if self.options.cancel_batches and not state.batches.lines.open:
             raise UsageError(f"{self.path} has no open batches; remove --cancel")
@@ -119,7 +121,17 @@ class Rescoring(Session):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
         slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
         new_start = evolve_fact(recorded_start, trials=state.sessions.planned, settings={"scorer_slots": slots})
-        return Plan(settings, (), new_start, slots, self.evaluation, keys, (), self.overrides.get("slots"))
+        return Plan(settings, (), new_start, slots, self.evaluation, keys, (), chosen_slots=self.overrides.get("slots"))
+
+    def _check_workspaces(self, attempts: Mapping[str, int]) -> None:
+        """Raise a `UsageError` if a command scores workspaces, and one was removed."""
+        functions: list[Any] = [scorer.function for scorer in self.evaluation.scorers.values()]
+        checks = [function.check_workspace for function in functions if getattr(function, "needs_workspace", False)]
+        missing = [trial for trial, attempt in attempts.items() for check in checks if not check(self._run, trial, attempt)]
+        if missing:
+            names = examples(dict.fromkeys(missing))
+            problem = "a command scores the workspaces of outputs, and some were removed"
+            raise UsageError(f"{problem}: {names}; run these trials again, with --keep all")
 
     def _check_batches(self, settings: Settings) -> None:
         if settings.batch:

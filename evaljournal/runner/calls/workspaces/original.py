@@ -15,7 +15,16 @@ from typing import Final
 import attrs
 
 from evaljournal.journal.disk import segments
-from evaljournal.runner.calls.workspaces.trees import Fact, Index, Places, copy_tree, digest_of, index_tree, remove_tree
+from evaljournal.runner.calls.workspaces.trees import (
+    Fact,
+    Index,
+    Places,
+    WorkspaceProblem,
+    copy_tree,
+    digest_of,
+    index_tree,
+    remove_tree,
+)
 from evaljournal.runner.errors import UsageError
 
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.file.allow=always")
@@ -127,7 +136,17 @@ class Original:
             copy_tree(source.path, path, index := index_tree(source.path))
             if digest_of(index) != source.digest:
                 raise UsageError(f"{source.path} was changed while it was copied; try again")
-        return cls(path, index_tree(path))
+        _originals[path] = cls(path, index_tree(path))
+        return _originals[path]
+
+    @classmethod
+    def at(cls, path: Path) -> "Original":
+        """Return the copy that this session has made, or an earlier one."""
+        if path not in _originals:
+            if not path.is_dir():
+                raise WorkspaceProblem("the original of the workspaces was removed; run the trial again, with --keep all")
+            _originals[path] = cls(path, index_tree(path))
+        return _originals[path]
 
     def with_files(self, files: Mapping[str, bytes]) -> "Original":
         """Return it with the files of a case."""
@@ -144,6 +163,9 @@ class Original:
     def copy(self, target: Path) -> Places:
         """Make a workspace."""
         return copy_tree(self.path, target, self.index)
+
+
+_originals: Final[dict[Path, Original]] = {}
 
 
 def _clone(source: WorkspaceSource, path: Path) -> None:

@@ -165,21 +165,21 @@ class TreeEntry(NamedTuple):
     """The opened directory that contains it."""
 
 
-def walk(root: Path) -> Iterator[TreeEntry | str]:
-    """Yield what is in the tree of an agent, without `.git` at its top; a text is why something in it was not read."""
+def walk(root: Path, *, with_git: bool = False) -> Iterator[TreeEntry | str]:
+    """Yield what is in the tree of an agent; a text is why something in it was not read. `.git` at its top only `with_git`."""
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield from _walk(top, "", 0)
+        yield from _walk(top, "", 0, "" if with_git else ".git")
     finally:
         os.close(top)
 
 
-def _walk(directory: int, prefix: str, depth: int) -> Iterator[TreeEntry | str]:
+def _walk(directory: int, prefix: str, depth: int, skipped: str) -> Iterator[TreeEntry | str]:
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in itertools.islice(entries, MAX_FILES))
     for name in names:
         path = prefix + name
-        if path == ".git":
+        if path == skipped:
             continue
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -194,7 +194,7 @@ def _walk(directory: int, prefix: str, depth: int) -> Iterator[TreeEntry | str]:
             yield f"{printable_path(path)} cannot be read: {exc.strerror}"
             continue
         try:
-            yield from _walk(child, f"{path}/", depth + 1)
+            yield from _walk(child, f"{path}/", depth + 1, skipped)
         finally:
             os.close(child)
 
@@ -213,11 +213,11 @@ def open_entry(entry: TreeEntry) -> int:
     return file
 
 
-def copy_agent_tree(source: Path, target: Path) -> None:
+def copy_agent_tree(source: Path, target: Path, *, with_git: bool = False) -> None:
     """Copy the files and the directories of an agent's tree, and links that stay inside it; raise if it is too large."""
     os.makedirs(target)
     size, top = 0, os.path.realpath(source)
-    for number, entry in enumerate(walk(source)):
+    for number, entry in enumerate(walk(source, with_git=with_git)):
         if isinstance(entry, str):
             continue
         new_path, mode = target / entry.path, entry.status.st_mode

@@ -402,6 +402,8 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
         name: scorers.judge(model, **(task_arguments if providers_of([model]).keys() <= providers.keys() else {}) | judge)
         for name, model in judges.items()
     }
+    if "score_files" in values and not any(text.startswith("command:") for text in values.get("score", ())):
+        raise UsageError(f"{_flag('score_files')} requires --score 'command:LINE'")
     judging = [text for text in values.get("score", ()) if (added := added_scorer(text)) is not None and added.takes_judge]
     if len(judging) > 1 or (judging and len(new_judges) > 1):
         name = judging[0].partition(":")[0]
@@ -413,6 +415,8 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
         if scorer is None and ":" not in text:
             names = [*scorers.NAMES, *entry_points.names(GROUP, excluding=scorers.NAMES)]
             raise UsageError(f"unknown scorer {text!r}; use {', '.join(names)} or file.py:function{suggest(text, names)}")
+        if getattr(scorer, "needs_workspace", False):
+            scorer = attrs.evolve(scorer, **_arguments("command_scorer", values))
         yield None, load_function(text) if scorer is None else scorer
     if not judging:
         yield from new_judges.items()

@@ -304,9 +304,16 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--score SCORER",
             f"{', '.join(scorers.NAMES)}, assertions (assertions:checks.py, regex:PATTERN, close_to:0.01, "
-            "tools_used:search,book, max_steps:10) or file.py:function; repeatable.",
+            "tools_used:search,book, max_steps:10), 'command:LINE' (exit code 0 passes) or file.py:function; repeatable.",
             "scorers",
             '["exact"]',
+            multiple=True,
+        ),
+        Option(
+            "--score-files PATH",
+            "File or directory, such as tests, that is restored before a command scores a workspace; repeatable.",
+            "command_scorer.files",
+            '["tests"]',
             multiple=True,
         ),
         Option(
@@ -552,7 +559,7 @@ _ADVANCED: Final = """
 id-key only skip shuffle seed only-variant shard yes key-env header shell gateway output-key turns stream judge-url tpm batch
 prices leave workers deadline fail-fast name export head-file verbose key-without
 replies offline on-miss replies-any-trial replay-errors trust
-workspace workspace-dirty agent-home keep
+workspace workspace-dirty agent-home keep score-files
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them."""

@@ -158,7 +158,7 @@ class _Recomputation(Session):
             forked_from=None,
         )
         chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
-        return Plan(settings, _trials(trials), started, slots, evaluation, keys, list(names), chosen)
+        return Plan(settings, _trials(trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
 
 
 def _trials(scripts: "Mapping[str, _Script]") -> Iterator[Trial]:
