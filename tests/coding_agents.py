@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, list[str]]] = {
             "-c model_providers.gateway.wire_api=responses -"
         ),
     ],
+    "gemini": ["--command", "gemini -m gemini-3.8-flash -p {input} --yolo --skip-trust"],
 }
 QUIET: Final = {
     **dict.fromkeys(("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_TELEMETRY", "DISABLE_AUTOUPDATER"), "1"),
@@ -43,7 +44,9 @@ def find_agent(name: str) -> str:
     """Return the path of a program; without it, skip the test, also in CI: npm may not have it for the platform."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"no {name} on the PATH; install it with `npm install -g @anthropic-ai/claude-code @openai/codex`")
+        pytest.skip(
+            f"no {name} on the PATH; install it: npm install -g @anthropic-ai/claude-code @openai/codex @google/gemini-cli"
+        )
     return path
 
 
@@ -70,11 +73,17 @@ class Provider:
         time.sleep(0.1)
         if path.endswith("count_tokens"):
             return 200, "application/json", b'{"input_tokens": 10}'
-        is_anthropic = "/messages" in path
-        results = text.count('"tool_result"') if is_anthropic else text.count('"function_call_output"')
+        name, events = (
+            ("tool_result", _anthropic)
+            if "/messages" in path
+            else ("functionResponse", _gemini)
+            if "Content" in path
+            else ("function_call_output", _responses)
+        )
+        results = text.count(f'"{name}"')
         with self._lock:
             self.answered[case, results] += 1
-        return 200, "text/event-stream", b"".join((_anthropic if is_anthropic else _responses)(body, results))
+        return 200, "text/event-stream", b"".join(events(body, results))
 
 
 def _event(**fields: Any) -> bytes:
@@ -97,6 +106,16 @@ def _anthropic(body: Any, results: int) -> Iterator[bytes]:
     reason = "tool_use" if results < TURNS else "end_turn"
     yield _event(type="message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage={"output_tokens": 5})
     yield _event(type="message_stop")
+
+
+def _gemini(body: Any, results: int) -> Iterator[bytes]:
+    del body
+    call = {"name": "run_shell_command", "args": {"command": f"echo line {results}", "description": "say it"}}
+    part = {"functionCall": call} if results < TURNS else {"text": f"done after {results} tools"}
+    candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
+    reply = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-3.8-flash"}
+    yield f"data: {json.dumps(reply)}\r\n\r\n".encode()
 
 
 def _responses(body: Any, results: int) -> Iterator[bytes]:

@@ -206,6 +206,8 @@ def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Call
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url(name, steps, "api"))
         monkeypatch.setenv("ANTHROPIC_API_KEY", f"{KEY}-of-anthropic")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url(name, steps, "api"))
+        monkeypatch.setenv("GEMINI_API_KEY", f"{KEY}-of-gemini")
 
     use("ok")
     return use

@@ -1,4 +1,4 @@
-"""The real Claude Code and Codex, called as commands through the gateway against a scripted provider on loopback."""
+"""Real coding agents, called as commands through the gateway against a scripted provider on loopback."""
 
 import os
 import random
@@ -30,6 +30,9 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
     for name in ("home", "codex", "work"):
         (tmp_path / name).mkdir()
     (tmp_path / "work" / "cases.csv").write_text("id,input\n" + "".join(f"{case},say it: case {case}\n" for case in CASES))
+    settings = tmp_path / "home" / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
     homes = {"HOME": "home", "CODEX_HOME": "codex", "XDG_STATE_HOME": "state"}
     return {"PATH": os.environ["PATH"], **QUIET, **{name: str(tmp_path / directory) for name, directory in homes.items()}}
 
@@ -38,8 +41,8 @@ def start(agent: str, environment: Mapping[str, str], provider: Provider, direct
     """Start a session of the run, or resume it."""
     is_new = not (directory / "run").exists()
     options = ["--data", "cases.csv", *COMMANDS[agent], "--gateway", "-s", "write-ahead=true", "-o", "run", f"--slots={SLOTS}"]
-    urls = {"ANTHROPIC_BASE_URL": provider.url, "OPENAI_BASE_URL": f"{provider.url}/v1"}
-    keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "sk-a-key-of-a-test")
+    urls = {"ANTHROPIC_BASE_URL": provider.url, "OPENAI_BASE_URL": f"{provider.url}/v1", "GOOGLE_GEMINI_BASE_URL": provider.url}
+    keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"), "sk-a-key-of-a-test")
     with (directory / "log.txt").open("a") as log:
         return Process(
             [sys.executable, "-m", "evaljournal", *(["run", *options] if is_new else ["resume", "run"]), "--plain"],

@@ -20,6 +20,7 @@ from tests.programs import find_program
 from tests.runs import events, outputs
 from tests.server import Server
 
+OTHER_VARIABLES: Final = ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_KEY", "GEMINI_API_KEY")
 PYTHON_AGENT: Final = """
 import json, os, sys, urllib.request
 conversation = []
@@ -130,6 +131,55 @@ def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, p
     assert {"anthropic-version", "anthropic-beta", "idempotency-key"} == call["headers"].keys() - own_headers
 
 
+def _ask_gemini(path: str, body: Any) -> tuple[int, str]:
+    url = urlsplit(gateway_env()["GOOGLE_GEMINI_BASE_URL"] + path)
+    with closing(HTTPConnection(url.netloc, timeout=TIMEOUT)) as connection:
+        connection.request("POST", f"{url.path}?{url.query}", json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
+def test_geminis_paths(path: Path, server: Server, name: str, provider: Callable[[str], None], method: str) -> None:
+    """The model is in the path; the call is a step with usage, and the key of the agent in the query is not forwarded."""
+    provider("429,sse" if method.startswith("stream") else "429,ok")
+
+    def agent(questions: list[str]) -> list[Any]:
+        body = {"contents": [{"role": "user", "parts": [{"text": questions[0]}]}]}
+        key = gateway_env()["GEMINI_API_KEY"]
+        return [*_ask_gemini(f"/v1beta/models/gemini-3.8-flash:{method}?alt=sse&key={key}", body)]
+
+    outcome = evaluate(agent, path, "Peru?")
+    (completed,) = events(path, StepCompleted)
+    calls = server.requests(name)
+
+    assert 200 == outputs(path)[0][0]
+    assert '"finishReason": "STOP"' in outputs(path)[0][1]
+    assert (f"{method} gemini-3.8-flash", "model") == (completed.name, completed.kind)
+    assert {1000, 100} == {outcome.state.usage["input_tokens"], outcome.state.usage["output_tokens"]}
+    assert [f"/api/v1beta/models/gemini-3.8-flash:{method}?alt=sse"] * 2 == [
+        f"/api{call['target'].partition('/api')[2]}" for call in calls
+    ]
+    assert {f"{KEY}-of-gemini"} == {call["headers"]["x-goog-api-key"] for call in calls}
+    assert (1, 1) == (len(events(path, StepFailed)), len(events(path, AttemptFailed)) + 1)
+
+
+def test_a_model_in_a_path_cannot_change_the_path(
+    path: Path, server: Server, name: str, provider: Callable[[str], None]
+) -> None:
+    """A model has letters, digits and a few other characters; any other path is not forwarded."""
+    provider("ok")
+    models = ("../files", "a/b", "..", "a%2f..%2fb", "a:b", "", "x" * 201)
+
+    def agent(_: Any) -> list[int]:
+        return [_ask_gemini(f"/v1beta/models/{model}:generateContent", {})[0] for model in models]
+
+    evaluate(agent, path)
+
+    assert [[404] * len(models)] == outputs(path)
+    assert [] == server.requests(name)
+
+
 def test_an_outage_ends_the_attempt(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
     """A 500 ends the attempt immediately; the next one continues with the call that failed."""
     provider("ok,500,ok")
@@ -211,7 +261,7 @@ def test_a_missing_key_stops_the_run(path: Path, provider: Callable[[str], None]
 @pytest.mark.parametrize(
     ("variables", "task", "match"),
     [
-        ({}, statuses, "OPENAI_API_KEY or ANTHROPIC_API_KEY"),
+        ({}, statuses, "OPENAI_API_KEY or ANTHROPIC_API_KEY or GEMINI_API_KEY"),
         ({"OPENAI_BASE_URL": "ftp://x"}, statuses, "OPENAI_BASE_URL"),
         ({"OPENAI_API_KEY": KEY}, Endpoint("http://127.0.0.1:9/"), "only commands and functions"),
     ],
@@ -220,7 +270,7 @@ def test_wrong_use_is_found_before_the_run(
     path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], task: Any, match: str
 ) -> None:
     """Without a key, with an invalid address, or with a task that makes its own calls, nothing starts."""
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+    for name in (*(f"{api}_{part}" for api in ("OPENAI", "ANTHROPIC") for part in ("BASE_URL", "API_KEY")), *OTHER_VARIABLES):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

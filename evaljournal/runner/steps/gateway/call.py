@@ -1,8 +1,8 @@
 """One call of an agent through the gateway: forwarded to the provider and recorded as a step, or answered from the journal.
 
 A reply that is not a stream is sent to the agent after its step is recorded. A stream is sent as it arrives; its step is
-recorded before its last event is sent. So an agent never acts on a complete reply before it is recorded. Calls to other
-paths, such as `/models`, are only forwarded.
+recorded before its last event is sent, or, with Gemini, whose streams have none, before its end. So an agent never acts on a
+complete reply before it is recorded. Calls to other paths, such as `/models`, are only forwarded.
 """
 
 import time

@@ -20,7 +20,14 @@ from evaljournal.runner.calls.http.server import RequestTooLarge, TokenListener
 from evaljournal.runner.secrets.masking import add_secret
 from evaljournal.runner.steps.attempt_steps import current_steps
 from evaljournal.runner.steps.gateway.call import AgentConnection, Call, GatewayAttempt, TooManyConnections
-from evaljournal.runner.steps.gateway.providers import Provider, Route, agent_environment, common_environment, routes
+from evaljournal.runner.steps.gateway.providers import (
+    Provider,
+    Route,
+    agent_environment,
+    common_environment,
+    routes,
+    split_model,
+)
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000
@@ -129,12 +136,13 @@ class Gateway:
         if has_place:
             self._connections.add(connection)
             connection.authorize()
-        if (route_and_client := self._routes.get(slash + api_path)) is None:
+        template, model = split_model(slash + api_path)
+        if (route_and_client := self._routes.get(template)) is None:
             await connection.reject(
                 HTTPStatus.NOT_FOUND, f"{slash}{api_path} is not forwarded; paths: {', '.join(self._routes)}"
             )
             return
-        route, client = route_and_client
+        route, client = route_and_client[0].with_model(model), route_and_client[1]
         if request.method != route.method:
             await connection.reject(HTTPStatus.METHOD_NOT_ALLOWED, f"use {route.method}", (b"allow", route.method.encode()))
             return

@@ -1,10 +1,12 @@
 """The providers that the gateway forwards to, and the environment variables with which agents call the gateway.
 
 Addresses and keys are read from the environment of the run when it starts. An agent chooses a provider and one of the paths
-listed here, never an address.
+listed here, never an address. Gemini's paths contain a model, which may have no character that changes the path, and its
+clients may send their key in the query: that of an agent, a dummy, is not forwarded.
 """
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -13,6 +15,7 @@ import attrs
 from evaljournal.runner.calls.dialects.anthropic import Anthropic
 from evaljournal.runner.calls.dialects.completions import Completions
 from evaljournal.runner.calls.dialects.dialect import Dialect
+from evaljournal.runner.calls.dialects.gemini import Gemini
 from evaljournal.runner.calls.http.address import Address
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import MIN_LENGTH
@@ -32,17 +35,45 @@ class _Api:
     prefix: str
     """Path in the gateway, after the token of the attempt, that stands for its base URL."""
     paths: Mapping[str, str]
-    """Path after the base URL → HTTP method, of the calls that are forwarded."""
+    """Path after the base URL → HTTP method, of the calls that are forwarded; `{model}` stands for a model."""
+    key_variable: str
+    """The environment variable in which agents get a dummy."""
 
 
+MODEL: Final = "{model}"
+_MODEL_NAME: Final = re.compile(r"(?<=/models/)(?!\.)[\w.-]{1,200}(?=:\w+$|$)", re.ASCII)
 _APIS: Final = (
     _Api(
         Completions(),
         "/openai/v1",
         {"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
+        "OPENAI_API_KEY",
     ),
-    _Api(Anthropic(), "/anthropic", {"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"}),
+    _Api(
+        Anthropic(),
+        "/anthropic",
+        {"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"},
+        "ANTHROPIC_API_KEY",
+    ),
+    _Api(
+        Gemini(),
+        "/gemini",
+        {
+            "/v1beta/models/{model}:generateContent": "POST",
+            "/v1beta/models/{model}:streamGenerateContent": "POST",
+            "/v1beta/models/{model}:countTokens": "POST",
+            "/v1beta/models/{model}": "GET",
+            "/v1beta/models": "GET",
+        },
+        "GEMINI_API_KEY",
+    ),
 )
+
+
+def split_model(path: str) -> tuple[str, str]:
+    """Return a path with `{model}` in place of the model in it, and the model; empty if there is none."""
+    match = _MODEL_NAME.search(path)
+    return (path, "") if match is None else (f"{path[: match.start()]}{MODEL}{path[match.end() :]}", match[0])
 
 
 @attrs.frozen
@@ -80,8 +111,14 @@ class Route:
     target: str
     """Path and query at the provider."""
 
+    def with_model(self, model: str) -> "Route":
+        """Return the route to a model, if its path contains one."""
+        replace = {"path": self.path.replace(MODEL, model), "target": self.target.replace(MODEL, model)}
+        return attrs.evolve(self, **replace) if model else self
+
     def target_with(self, query: str) -> str:
-        """Return path and query at the provider, with the query of a call added."""
+        """Return path and query at the provider, with the query of a call added, but not its key."""
+        query = "&".join(part for part in query.split("&") if part.partition("=")[0] != "key")
         return f"{self.target}{'&' if '?' in self.target else '?'}{query}" if query else self.target
 
 
@@ -104,7 +141,7 @@ def _provider(api: _Api) -> Provider:
         address = Address.parse(literal_url, headers)
     except UsageError as exc:
         raise UsageError(f"{dialect.url_variable}: {exc.message}", setting="gateway", value=True) from exc
-    return Provider(api, address, next(iter(keys)) if key is None and not base_url else "")
+    return Provider(api, address, api.key_variable if key is None and not base_url else "")
 
 
 def routes(provider: Provider) -> dict[str, Route]:
@@ -132,7 +169,7 @@ def common_environment(host: str) -> dict[str, str]:
     """
     keys = {key for api in _APIS for name in api.dialect.key_variables if (key := os.environ.get(name, "").strip())}
     safe_values = {name: text for name, value in os.environ.items() if (text := _replace_keys(value, keys)) != value}
-    dummies = dict.fromkeys([next(iter(api.dialect.key_variables)) for api in _APIS], DUMMY_KEY)
+    dummies = dict.fromkeys([api.key_variable for api in _APIS], DUMMY_KEY)
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
     return safe_values | dummies | no_proxy
 
