@@ -10,7 +10,13 @@ import attrs
 
 from evaljournal.runner.data.to_json import to_json
 
-TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
+TARGETS: Final = {
+    "endpoint": "Endpoint",
+    "chat": "Chat",
+    "command": "Command",
+    "acp": "Acp",
+    "output_key": "RecordedOutput",
+}
 """Target → the class of its task."""
 
 

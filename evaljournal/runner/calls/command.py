@@ -11,11 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import attrs
 import orjson
@@ -38,6 +38,9 @@ from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secrets.masking import add_secret, excerpt, is_secret_variable, mask, mask_definition
 from evaljournal.runner.secrets.shapes import mask_shapes
 
+if TYPE_CHECKING:
+    from evaljournal.runner.calls.agents.transcripts import Transcript
+
 GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""
 
@@ -46,6 +49,9 @@ _MAX_STDERR: Final = 16 * 1024
 
 _MAX_SHOWN: Final = 2_000
 """Maximum bytes shown from the end of stdout, where some agents print why they fail."""
+
+OutputFormat = Literal["text", "json", "claude-stream-json", "codex-jsonl", "gemini-stream-json"]
+OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
 
 _MAX_SCRIPT: Final = 1024 * 1024
 """Maximum bytes of a file that is considered a script."""
@@ -130,8 +136,9 @@ class Command(BuiltinTask):
     is then empty; without fields, the input is written to stdin as JSON."""
     shell: bool = False
     """Whether to run it in a shell. It must then contain no fields, because a case could inject commands."""
-    output: Literal["text", "json"] = attrs.field(default="text", validator=attrs.validators.in_(("text", "json")))
-    """How stdout is read; text without the final line break."""
+    output: OutputFormat = attrs.field(default="text", validator=attrs.validators.in_(OUTPUT_FORMATS))
+    """How stdout is read; text without the final line break. The JSON lines of a coding agent are read for its steps, its
+    tokens and its final text; see `agents.transcripts`."""
     output_path: str | None = None
     """Path of the output in the printed JSON, such as `answer.text`."""
     _arguments: tuple[Template, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
@@ -191,6 +198,14 @@ class Command(BuiltinTask):
             return b""
         return orjson.dumps(case.input) + b"\n"
 
+    def transcript(self, trial: TrialInput) -> "Transcript | None":
+        """Return the reader of what a coding agent prints; None if its output is not a transcript."""
+        if self.output in ("text", "json"):
+            return None
+        from evaljournal.runner.calls.agents.transcripts import new_transcript  # noqa: PLC0415  # few commands need it
+
+        return new_transcript(self.output, trial)
+
     def request(self, case: Case) -> dict[str, Any]:
         """Return the command line and the input for a case, as they are recorded."""
         stdin = {} if self.stdin(case) == b"" else {"stdin": case.input}
@@ -214,21 +229,26 @@ class _OpenCommand:
         return self._command.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        arguments, workspace = self._command.arguments(trial.case), open_workspace()
-        environment = {**os.environ} if workspace is None else workspace.environment()
-        own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: self._run}
-        key = idempotency_key(self._run, trial.trial)
-        variables = {**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key}
-        directory = None if workspace is None else workspace.path
+        arguments = self._command.arguments(trial.case)
+        stdin = self._command.stdin(trial.case)
+        transcript = self._command.transcript(trial)
+        process = await start_process(arguments, trial, self._run)
+        if transcript is not None:
+            return await self._read_transcript(transcript, process, stdin, arguments[0])
         with ReplyMemory("the command's output") as memory:
-            code, stdout, stderr = await run_program(
-                arguments, self._command.stdin(trial.case), memory, environment=variables, directory=directory
-            )
+            code, stdout, stderr = await _read_program(process, stdin, memory)
             if code != 0:
-                reason = stderr.decode("utf-8", "replace").strip() or stdout[-_MAX_SHOWN:].decode("utf-8", "replace").strip()
-                error = CommandMissing if code in CANNOT_RUN else CommandFailed
-                raise error(f"{Path(arguments[0]).name!r} {exit_text(code)}: {reason or 'nothing on stderr'}")
+                raise exit_error(arguments[0], code, stderr, stdout)
             return await memory.parse(lambda: self._read(stdout))
+
+    async def _read_transcript(self, transcript: "Transcript", process: trio.Process, stdin: bytes, program: str) -> Any:
+        try:
+            code, stderr = await _communicate(process, stdin, transcript.read)
+        finally:
+            transcript.end()
+        if code != 0 and transcript.failure is None:
+            raise exit_error(program, code, stderr)
+        return transcript.output()
 
     def _read(self, stdout: bytes) -> Any:
         command = self._command
@@ -258,8 +278,25 @@ def _own_file(workspace: Workspace, word: str) -> str:
     return os.path.abspath(word) if _is_script(word) else word
 
 
+async def start_process(arguments: Sequence[str], trial: TrialInput, run: str) -> trio.Process:
+    """Start a program for an attempt, in its workspace; it leads a process group of its own, which `end_process` ends."""
+    workspace = open_workspace()
+    environment = {**os.environ} if workspace is None else workspace.environment()
+    own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: run}
+    key = idempotency_key(run, trial.trial)
+    variables = {**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key}
+    return await open_program(arguments, variables, None if workspace is None else workspace.path)
+
+
+def exit_error(program: str, code: int, stderr: bytes, stdout: bytes = b"") -> Exception:
+    """Return the error of a program that has exited with a code other than 0."""
+    reason = stderr.decode("utf-8", "replace").strip() or stdout[-_MAX_SHOWN:].decode("utf-8", "replace").strip()
+    error = CommandMissing if code in CANNOT_RUN else CommandFailed
+    return error(f"{Path(program).name!r} {exit_text(code)}: {reason or 'nothing on stderr'}")
+
+
 def exit_text(code: int) -> str:
-    """Return how a program ended."""
+    """Return how a process ended."""
     if code > 0:
         return f"exited with code {code}"
     try:
@@ -268,12 +305,10 @@ def exit_text(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-async def run_program(
-    arguments: Sequence[str], stdin: bytes, memory: ReplyMemory, *, environment: Mapping[str, str], directory: Path | None
-) -> tuple[int, bytes, bytes]:
-    """Run a program in a process group of its own; return its exit code, its stdout, and the end of its stderr."""
+async def open_program(arguments: Sequence[str], environment: Mapping[str, str], directory: Path | None) -> trio.Process:
+    """Start a program in a process group of its own, which `end_process` ends."""
     try:
-        process = await trio.lowlevel.open_process(
+        return await trio.lowlevel.open_process(
             arguments,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -284,15 +319,29 @@ async def run_program(
         )
     except (FileNotFoundError, PermissionError) as exc:
         raise CommandMissing(f"cannot run {arguments[0]!r}: {exc.strerror}") from exc
-    return await _communicate(process, stdin, memory)
 
 
-async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:
-    """Return the exit code of a process, its stdout, and the end of its stderr.
+async def run_program(
+    arguments: Sequence[str], stdin: bytes, memory: ReplyMemory, *, environment: Mapping[str, str], directory: Path | None
+) -> tuple[int, bytes, bytes]:
+    """Run a program in a process group of its own; return its exit code, its stdout, and the end of its stderr."""
+    process = await open_program(arguments, environment, directory)
+    return await _read_program(process, stdin, memory)
+
+
+async def _read_program(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:
+    stdout: list[bytes | bytearray] = []
+    code, stderr = await _communicate(process, stdin, lambda stream: _read_all(stream, stdout, memory))
+    return code, b"".join(stdout), stderr
+
+
+async def _communicate(
+    process: trio.Process, stdin: bytes, read_stdout: Callable[[trio.abc.ReceiveStream], Awaitable[None]]
+) -> tuple[int, bytes]:
+    """Return the exit code of a process, and the end of its stderr.
 
     Its process group is killed when it exits, when it prints too much, and on cancellation.
     """
-    stdout: list[bytes | bytearray] = []
     stderr = bytearray()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -300,16 +349,16 @@ async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write, process.stdin, stdin)
-            nursery.start_soon(_read_all, process.stdout, stdout, memory)
-            nursery.start_soon(_read_tail, process.stderr, stderr)
+            nursery.start_soon(read_stdout, process.stdout)
+            nursery.start_soon(read_tail, process.stderr, stderr)
             code = await process.wait()
             _signal(process, _KILL)  # Its children would keep the pipes open.
             nursery.cancel_scope.deadline = trio.current_time() + GRACE  # Children that left the group keep them open.
     except BaseExceptionGroup as group:
         raise next((exc for exc in group.exceptions if not isinstance(exc, trio.Cancelled)), group) from None
     finally:
-        await _end_process(process)
-    return code, b"".join(stdout), bytes(stderr)
+        await end_process(process)
+    return code, bytes(stderr)
 
 
 async def _write(stdin: trio.abc.SendStream, content: bytes) -> None:
@@ -324,7 +373,8 @@ async def _read_all(stream: trio.abc.ReceiveStream, chunks: list[bytes | bytearr
         chunks.append(chunk)
 
 
-async def _read_tail(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
+async def read_tail(stream: trio.abc.ReceiveStream, content: bytearray) -> None:
+    """Read a stream, and keep its end."""
     async for chunk in stream:
         content += chunk
         del content[:-_MAX_STDERR]
@@ -341,7 +391,7 @@ def _signal(process: trio.Process, number: int) -> None:
         os.killpg(process.pid, number)
 
 
-async def _end_process(process: trio.Process) -> None:
+async def end_process(process: trio.Process) -> None:
     """End a process group: SIGTERM, then SIGKILL after `GRACE` seconds."""
     with trio.CancelScope(shield=True):
         if process.returncode is None:

@@ -262,8 +262,8 @@ def _reject_literal_keys(values: Mapping[str, Any]) -> None:
             continue
         variable = next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
         advice = f"pass {flag} {shlex.quote(masked_text.replace(MASK, variable))}"
-        if flag == "--command":
-            advice = f'use "{variable}" with --shell or in a script'
+        if flag in {"--command", "--acp"}:
+            advice = f'use "{variable}" {"with --shell or " if flag == "--command" else ""}in a script'
         raise UsageError(
             f"{flag} contains a key, which other users can see and which would be recorded; put it in an environment variable "
             f"and {advice}"
@@ -282,12 +282,14 @@ def _masked_options(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]
     for name in _URLS:
         if name in values:
             yield _flag(name), values[name], mask_literal(values[name])
-    if "command" in values:
-        line: str = values["command"]
+    for name in ("command", "acp"):
+        if name not in values:
+            continue
+        line: str = values[name]
         with contextlib.suppress(ValueError):  # An open quote is reported where the command is parsed; a shell may accept it.
             words = shlex.split(line)
-            yield "--command", shlex.join(words), shlex.join(mask_literal_words(words))
-        if "shell" in values:
+            yield _flag(name), shlex.join(words), shlex.join(mask_literal_words(words))
+        if name == "command" and "shell" in values:
             yield "--command", line, mask_literal(line)
 
 
@@ -334,7 +336,9 @@ def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
     targets = [name for name in TARGETS if name in values]
     if len(targets) != 1:
         problem = f"{' and '.join(map(flag, targets))} are mutually exclusive" if targets else "no target"
-        raise UsageError(f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE or --output-key COLUMN")
+        raise UsageError(
+            f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE, --acp LINE or --output-key COLUMN"
+        )
     (target,) = targets
     for option in OPTIONS:
         owners = [name for name in TARGETS if any(option.arguments(name))]

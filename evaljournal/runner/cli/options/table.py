@@ -26,7 +26,7 @@ FILE: Final = click.Path(path_type=Path)
 _CHOICES: Final = {
     "CHOICE": ("error", "null"),
     "METHOD": ("POST", "GET"),
-    "FORMAT": ("text", "json"),
+    "FORMAT": ("text", "json", "claude-stream-json", "codex-jsonl", "gemini-stream-json"),
     "POLICY": ("adaptive", "fixed"),
     "ACTION": ("score", "error", "exclude"),
     "WHEN": REUSES,
@@ -231,7 +231,26 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"./answer.sh"',
         ),
         Option("--shell", "Run the command in a shell.", "command"),
-        Option("output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
+        Option(
+            "output-format FORMAT",
+            "Output of the command: text, json, or the JSON lines of a coding agent (claude-stream-json, codex-jsonl, "
+            "gemini-stream-json), whose calls are recorded as steps (default: text).",
+            "command.output",
+            '"text"',
+        ),
+        Option(
+            "--acp LINE",
+            "Run an agent that speaks the Agent Client Protocol (ACP); the input, or --prompt, is its prompt.",
+            "acp",
+            '"npx @zed-industries/claude-code-acp"',
+        ),
+        Option(
+            "--acp-allow WHICH",
+            "Permissions that the agent gets when it asks: 'read' (reading and searching), 'all' or 'none' (default: read).",
+            "acp.allow",
+            '"all"',
+            type=click.Choice(("read", "all", "none")),
+        ),
         Option(
             "--gateway",
             "Forward the model calls of a command or a function and record each as a step; a command gets no keys.",
@@ -263,7 +282,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--prompt TEXT",
             "User prompt with {fields} of the case; @FILE reads it from a file; repeatable (default: the input). If each of "
             "several is NAME=TEXT, the names are those of the variants.",
-            "chat",
+            "chat acp",
             '"Answer briefly: {question}"',
             varies=True,
         ),
@@ -272,7 +291,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--turns COLUMN",
             "Column with a list of user messages, sent one after the other with the conversation so far; each is a step.",
-            "chat endpoint",
+            "chat endpoint acp",
             '"turns"',
         ),
         Option(
@@ -560,6 +579,7 @@ id-key only skip shuffle seed only-variant shard yes key-env header shell gatewa
 prices leave workers deadline fail-fast name export head-file verbose key-without
 replies offline on-miss replies-any-trial replay-errors trust
 workspace workspace-dirty agent-home keep score-files
+acp acp-allow
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them."""

@@ -113,8 +113,8 @@ class Route:
 
     def with_model(self, model: str) -> "Route":
         """Return the route to a model, if its path contains one."""
-        replace = {"path": self.path.replace(MODEL, model), "target": self.target.replace(MODEL, model)}
-        return attrs.evolve(self, **replace) if model else self
+        path, target = (text.replace(MODEL, model) for text in (self.path, self.target))
+        return attrs.evolve(self, path=path, target=target) if model else self
 
     def target_with(self, query: str) -> str:
         """Return path and query at the provider, with the query of a call added, but not its key."""

@@ -1,0 +1,11 @@
+"""Coding agents that report their own steps: as JSON lines on standard output, or by the Agent Client Protocol.
+
+Without the gateway, nobody else sees their calls. What they report is recorded as steps, which are never reused: an agent
+that is started again makes its calls again. What they report is untrusted.
+
+    reported      the steps of one attempt: recorded as they end, and bounded
+    transcripts   what Claude Code, Codex and Gemini CLI print
+    rpc           JSON-RPC 2.0 with a program, one message per line
+    files         the files that an agent may read and write through us
+    lines         reads the lines of a stream, and bounds them
+"""

@@ -1,0 +1,63 @@
+"""The files that an agent may read and write through us: regular files below its workspace.
+
+A path is resolved before it is compared, so that neither `..` nor a link leads outside. The agent has its own tools, which
+this does not restrict; it only keeps us from doing for an agent what a user would not expect.
+"""
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+MAX_FILE: Final = 16 * 1024 * 1024
+"""Maximum bytes of a file that is read."""
+_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class FileRejected(Exception):
+    """The agent may not read or write the file."""
+
+
+def _resolve(workspace: Path, path: str) -> Path:
+    if "\0" in path or not os.path.isabs(path):
+        raise FileRejected("the path must be absolute")
+    resolved_path, root = Path(os.path.realpath(path)), Path(os.path.realpath(workspace))
+    if root not in resolved_path.parents:
+        raise FileRejected("the path is outside the workspace")
+    return resolved_path
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        file = os.open(path, flags | _FLAGS, 0o666)
+    except OSError as exc:
+        raise FileRejected(exc.strerror or str(exc)) from exc
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise FileRejected("not a regular file")
+    return file
+
+
+def read_text(workspace: Path, path: str, line: int | None, limit: int | None) -> str:
+    """Return the text of a file; with `line` and `limit`, that number of lines from that one, counted from 1."""
+    with os.fdopen(_open(_resolve(workspace, path), os.O_RDONLY), "rb") as file:
+        content = file.read(MAX_FILE + 1)
+    if len(content) > MAX_FILE:
+        raise FileRejected(f"the file is larger than {MAX_FILE // 1024 // 1024} MiB")
+    text = content.decode("utf-8", "replace")
+    if line is None and limit is None:
+        return text
+    first = max(0, (line or 1) - 1)
+    return "".join(text.splitlines(keepends=True)[first : None if limit is None else first + max(0, limit)])
+
+
+def write_text(workspace: Path, path: str, text: str) -> None:
+    """Write a file, and create the directories above it."""
+    resolved_path = _resolve(workspace, path)
+    try:
+        resolved_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise FileRejected(exc.strerror or str(exc)) from exc
+    with os.fdopen(_open(resolved_path, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        file.truncate()
+        file.write(text.encode("utf-8", "replace"))
