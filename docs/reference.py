@@ -27,7 +27,7 @@ GROUPS: Final = {
     "Define an evaluation": ["evaluation", "Evaluation", "Case", "Dataset", "Retry", "Settings", "Score", "note"],
     "Steps of agents": ["step", "durable", "gateway_env", "current_workspace"],
     "Run an evaluation": ["run", "arun", "rescore", "Outcome", "RescoreResult", "RunOptions"],
-    "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
+    "Tasks without code": ["Chat", "Endpoint", "Command", "Acp", "RecordedOutput"],
     "Dialects of chat models": ["Dialect", "ChatRequest", "Answer", "InvalidReply", "IncompleteReply"],
     "Workers": ["ProcessWorkers", "RayWorkers", "CommandWorkers"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],

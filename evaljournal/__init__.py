@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from evaljournal.replay.views import audit as audit
     from evaljournal.replay.views import compare as compare
     from evaljournal.replay.views import summarize as summarize
+    from evaljournal.runner.calls.acp import Acp as Acp
     from evaljournal.runner.calls.chat import Chat as Chat
     from evaljournal.runner.calls.command import Command as Command
     from evaljournal.runner.calls.dialects.dialect import Answer as Answer
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from evaljournal.runner.workers.processes import ProcessWorkers as ProcessWorkers
 
 _MODULES: Final = {
+    "Acp": "runner.calls.acp",
     "Answer": "runner.calls.dialects.dialect",
     "Case": "runner.data.case",
     "Chat": "runner.calls.chat",

@@ -35,7 +35,7 @@ def test_public_names_of_evaljournal() -> None:
     """`evaljournal` exports these names and modules, and each can be imported."""
     views = ["audit", "compare", "load", "summarize"]
     names = [
-        *("Answer", "Case", "Chat", "ChatRequest", "Command", "CommandWorkers", "Dataset", "Dialect", "Endpoint"),
+        *("Acp", "Answer", "Case", "Chat", "ChatRequest", "Command", "CommandWorkers", "Dataset", "Dialect", "Endpoint"),
         *("Evaluation", "Fatal", "IncompleteReply", "InvalidReply", "Outcome"),
         *("ProcessWorkers", "RateLimited", "RayWorkers", "RecordedOutput", "RescoreResult", "Retry", "RunFailed"),
         *("RunOptions", "RunVerification", "Score", "Settings", "UsageError", "arun", "audit", "compare", "current_workspace"),

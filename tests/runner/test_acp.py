@@ -79,14 +79,15 @@ def test_turns_are_prompts_of_one_session(path: Path, tmp_path: Path, monkeypatc
     assert outputs(path)[0].endswith("two")
     methods = ["initialize", "session/new", "session/prompt", "session/prompt", None]
     assert methods == [message.get("method") for message in messages]
-    models = (schema.InitializeRequest, schema.NewSessionRequest, schema.PromptRequest, schema.PromptRequest)
+    models: tuple[Any, ...] = (schema.InitializeRequest, schema.NewSessionRequest, schema.PromptRequest, schema.PromptRequest)
     for message, model in zip(messages, models, strict=False):
         assert "2.0" == message["jsonrpc"]
         assert (
             model.model_validate(message["params"]).model_dump(by_alias=True, exclude_none=True).keys()
             >= message["params"].keys()
         )
-    assert schema.RequestPermissionResponse.model_validate(messages[-1]["result"])
+    outcome: Any = schema.RequestPermissionResponse.model_validate(messages[-1]["result"]).outcome
+    assert "option-allow_once" == outcome.option_id
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ TARGETS = {
         ("--command cat", "--data is missing"),
         ("--data no.jsonl --command cat", "no.jsonl"),
         ("COMMAND --endpoint http://h/", "--endpoint and --command are mutually exclusive"),
-        ("COMMAND --prompt x", "--prompt requires --chat, not --command"),
+        ("COMMAND --prompt x", "--prompt requires --chat or --acp, not --command"),
         ("--data qa.jsonl --output-key generated", "has no field {generated}"),
         ("CHAT --prompt {qestion}", "did you mean {question}?"),
         ("CHAT --prompt @no.txt", "--prompt @no.txt: cannot be read"),

@@ -65,7 +65,7 @@ def act(action: str, text: str) -> Any:  # noqa: C901, PLR0912  # a case for eac
             say(reply.get("result", reply.get("error")))
         case "run":
             update("tool_call", toolCallId=call_id, title=text, kind="execute", status="pending", rawInput={"command": text})
-            output = subprocess.run(["/bin/sh", "-c", text], capture_output=True, text=True, check=False).stdout
+            output = subprocess.run(["/bin/sh", "-c", text], capture_output=True, text=True, check=False, timeout=120).stdout
             content = [{"type": "content", "content": {"type": "text", "text": output}}]
             update("tool_call_update", toolCallId=call_id, status="completed", content=content)
         case "permit":

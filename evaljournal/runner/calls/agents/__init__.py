@@ -1,6 +1,6 @@
 """Coding agents that report their own steps: as JSON lines on standard output, or by the Agent Client Protocol.
 
-Without the gateway, nobody else sees their calls. What they report is recorded as steps, which are never reused: an agent
+Without the gateway, their own report is all that is known. It is recorded as steps, which are never reused: an agent
 that is started again makes its calls again. What they report is untrusted.
 
     reported      the steps of one attempt: recorded as they end, and bounded

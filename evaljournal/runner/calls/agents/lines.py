@@ -23,7 +23,7 @@ async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes]:
         size += len(chunk)
         if size > MAX_BYTES:
             raise ReplyTooLarge(f"the agent has printed more than {MAX_BYTES // 1024 // 1024} MiB; it may be endless")
-        for number, line in enumerate(chunk.split(b"\n")):
+        for number, line in enumerate(bytes(chunk).split(b"\n")):
             if number:
                 yield bytes(pending)
                 pending.clear()

@@ -42,7 +42,7 @@ class AgentSteps:
     _count: int = attrs.field(init=False, default=0)
     _open: dict[str, _OpenStep] = attrs.field(init=False, factory=dict[str, _OpenStep])
     """Id → step that has not ended."""
-    _held: dict[str, list[ReportedStep]] = attrs.field(init=False, factory=dict[str, list[ReportedStep]])
+    _inner_steps: dict[str, list[ReportedStep]] = attrs.field(init=False, factory=dict[str, list[ReportedStep]])
     """Id of an open step → steps inside it that have ended."""
 
     @property
@@ -103,9 +103,9 @@ class AgentSteps:
         self._last_end = end = now if ended_at is None else ended_at
         name, value, output = name[:_MAX_NAME] or kind, _storable(value), _storable(output)
         step = ReportedStep(step_id, parent, name, kind, start, max(0.0, end - start), value, output, None)
-        steps = [*self._held.pop(step_id, ()), step]
+        steps = [*self._inner_steps.pop(step_id, ()), step]
         if parent in self._open:
-            self._held.setdefault(parent, []).extend(steps)
+            self._inner_steps.setdefault(parent, []).extend(steps)
         elif self._record is not None:
             self._record(steps, now - self._start)
 

@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 with a program, one message per line.
 
 We wait for one reply at a time, and handle what arrives until then: notifications, and requests of the program, which are
-answered in their order. Nothing is queued, so memory is bounded by one message. A reply that nobody waits for is ignored, and
+answered in their order. Nothing is queued, so memory is bounded by one message. A reply to another request is ignored, and
 so is a line that does not begin with `{`, because some programs print warnings; any other line that is not a message is an
 error. The package `agent-client-protocol` is for asyncio; its schema checks our messages in the tests.
 """
