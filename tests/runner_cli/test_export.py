@@ -21,10 +21,12 @@ from tests.runner_cli.commands import COMMAND, evaljournal, rejected
 
 @pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Directory)])
 def test_a_format_of_one_file(run: Path, name: str) -> None:
-    """Without -o, only the bytes of the format are on standard output; with -o they are in a file, which is named."""
+    """Without -o or with `-o -`, only its bytes are on standard output; with -o they are in a file, which is named."""
     printed, written = evaljournal("export", run, "--format", name), evaljournal("export", run, "-f", name, "-o", "out")
+    named = evaljournal("export", run, "-f", name, "-o", "-")
 
     assert (0, export_of(run, name), "") == (printed.exit_code, printed.stdout_bytes, printed.stderr)
+    assert printed.stdout_bytes == named.stdout_bytes
     assert (0, "", export_of(run, name)) == (written.exit_code, written.stdout, Path("out").read_bytes())
     assert f"exported run as {name} to out, up to record {len(lines_of(run))}\n" == written.stderr
     assert ["out", "run"] == sorted(os.listdir())

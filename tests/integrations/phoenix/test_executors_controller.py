@@ -1,5 +1,7 @@
 """Phoenix's ConcurrencyController: windows, increase, decrease, collapse and smoothed latency, on a clock of the test."""
 
+import random
+
 import pytest
 
 from evaljournal.integrations.phoenix import ConcurrencyController
@@ -19,6 +21,20 @@ def test_initial_target() -> None:
     """The target starts at `initial_target`, within [1, max], and is an integer."""
     assert [3, 1, 10] == [ConcurrencyController(10, start).target_concurrency for start in (3.9, 0.0, 40)]
     assert 7 == ConcurrencyController(max_concurrency=10, initial_target=7).target_concurrency
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.8])
+def test_the_steady_state(ratio: float) -> None:
+    """The mean target is a(1−r) / ((1−β)r), as in docs/migrating.md, if a fraction r of the windows has an error."""
+    clock, generator, fraction, targets = Clock(), random.Random(1), 0.1, []
+    steady_state = 0.5 * (1 - fraction) / ((1 - ratio) * fraction)
+    controller = ConcurrencyController(1_000, steady_state, decrease_ratio=ratio, clock=clock)
+    for _ in range(40_000):
+        clock.now += 20  # More than the window in which errors collapse the target.
+        controller.record_error() if generator.random() < fraction else controller.record_success(1.0)
+        targets.append(controller._policy.target)  # Before it is rounded down.
+
+    assert steady_state == pytest.approx(sum(targets) / len(targets), rel=0.05)
 
 
 SUCCESS, ERROR, TIMEOUT = "success", "error", "timeout"

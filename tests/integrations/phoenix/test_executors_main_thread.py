@@ -139,6 +139,15 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
     assert ("", "") == capfd.readouterr()
 
 
+async def test_tqdm_itself_shows_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    """The bar of the extra `tqdm` counts to the end on standard error."""
+    pytest.importorskip("tqdm")
+    await execute(Scripted(lambda value, _: Return(value, 1)), range(5), tqdm_bar_format="{n_fmt} of {total_fmt} calls")
+
+    captured = capfd.readouterr()
+    assert ("", "5 of 5 calls") == (captured.out, captured.err.split("\r")[-1].strip())
+
+
 async def test_a_progress_line_without_tqdm(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Without tqdm a plain line is shown on standard error."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)

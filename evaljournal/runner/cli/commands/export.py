@@ -51,7 +51,7 @@ def _description(name: str) -> str:
     shell_complete=lambda _, __, incomplete: [name for name in FORMATS if name.startswith(incomplete)],
     help="One of the formats below (default: jsonl).",
 )
-@output_option("PATH", "Output file or directory (default: standard output).")
+@output_option("PATH", "Output file or directory (default: -, standard output).")
 @click.option("--rows", type=click.Choice(get_args(Rows)), help="Rows of a table (default: trials).")
 @click.option(
     "--baseline", metavar="RUN", type=RunType(find_reference), help="Compare with this run or variant (markdown only)."
@@ -83,6 +83,7 @@ def export(
     """
     format_ = _select_format(name, has_rows=rows is not None, as_json=as_json)
     _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
+    target = None if target == Path("-") else target
     summary_file = _summary_file(target) if summary else None
     path = run.path
     source, baseline_source = Source(path), None if baseline is None else Source(baseline.path)
