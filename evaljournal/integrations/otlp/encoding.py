@@ -2,7 +2,7 @@
 
 Spans have the field names of OTLP JSON, with attributes as a dict and times as integers. Attributes without a value are left
 out; any value but text, numbers and booleans becomes JSON. A span that is larger than the limit is a request of its own.
-Protobuf is encoded without a library, because only a few messages of OpenTelemetry's `trace.proto` are needed.
+Protobuf is encoded without a library, because only a few messages of OpenTelemetry's `trace.proto` and `logs.proto` are needed.
 """
 
 import itertools
@@ -17,8 +17,12 @@ from evaljournal.replay.text import as_text
 
 MAX_BODY: Final = 4 << 20
 """Maximum bytes of a request."""
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
+"""The version of OpenTelemetry's conventions for generative AI that the attributes follow."""
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 """Wire types."""
+_INFO: Final = 9
+"""A severity."""
 _CONTINUATION_BIT: Final = 0x80
 _LOW_BITS: Final = 0x7F
 _TIMES: Final = frozenset({"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano"})
@@ -33,7 +37,8 @@ def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[b
         orjson.dumps(_json({"attributes": resource})),
         orjson.dumps(scope),
     )
-    tail = b"]}]}]}\n"
+    schema = orjson.dumps(SCHEMA_URL)
+    tail = b'],"schemaUrl":%b}],"schemaUrl":%b}]}\n' % (schema, schema)
     for batch in _batches((orjson.dumps(_json(span)) for span in spans), MAX_BODY - len(head) - len(tail)):
         yield head + b",".join(batch) + tail
 
@@ -56,14 +61,24 @@ def _json_value(value: Any) -> dict[str, Any]:
 
 def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[Iterator[bytes]]:
     """Return the pieces of each request, an `ExportTraceServiceRequest`; one request is in memory at a time."""
+    return _requests(resource, scope, map(_span, spans))
+
+
+def log_requests(resource: Any, scope: Any, events: Iterable[Any]) -> Iterator[Iterator[bytes]]:
+    """Return the pieces of each `ExportLogsServiceRequest`: span events with the ids of their span, as log events."""
+    return _requests(resource, scope, map(_log_event, events))
+
+
+def _requests(resource: Any, scope: Any, items: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
+    """Return the pieces of each request with these spans or log records: both have the same envelope."""
     resource = _message(1, _attributes(1, resource))
-    scope = _message(1, _text(1, scope["name"]) + _text(2, scope["version"]))
-    room = MAX_BODY - len(resource) - len(scope) - _MAX_ENVELOPE
-    for batch in _batches((_message(2, _span(span)) for span in spans), room):
-        size = len(scope) + sum(map(len, batch))
-        scope_head = _tag(2, _LENGTH) + _varint(size) + scope
-        head = _tag(1, _LENGTH) + _varint(len(resource) + len(scope_head) + size - len(scope)) + resource + scope_head
-        yield itertools.chain([head], batch)
+    scope, schema = _message(1, _text(1, scope["name"]) + _text(2, scope["version"])), _text(3, SCHEMA_URL)
+    room = MAX_BODY - len(resource) - len(scope) - 2 * len(schema) - _MAX_ENVELOPE
+    for batch in _batches((_message(2, item) for item in items), room):
+        size = len(scope) + sum(map(len, batch)) + len(schema)
+        scope_head = _tag(2, _LENGTH) + _varint(size)
+        head = _tag(1, _LENGTH) + _varint(len(resource) + len(scope_head) + size + len(schema)) + resource + scope_head
+        yield itertools.chain([head, scope], batch, [schema, schema])
 
 
 def _batches(spans: Iterable[bytes], room: int) -> Iterator[list[bytes]]:
@@ -99,6 +114,13 @@ def _span(span: dict[str, Any]) -> bytes:
 
 def _event(event: dict[str, Any]) -> bytes:
     return _time(1, event["timeUnixNano"]) + _text(2, event["name"]) + _attributes(3, event["attributes"])
+
+
+def _log_event(event: dict[str, Any]) -> bytes:
+    """Return a span event as a log record of the severity INFO."""
+    ids = _message(9, bytes.fromhex(event["traceId"])) + _message(10, bytes.fromhex(event["spanId"]))
+    body = _time(1, event["timeUnixNano"]) + _tag(2, _VARINT) + _varint(_INFO) + _attributes(6, event["attributes"])
+    return body + ids + _time(11, event["timeUnixNano"]) + _text(12, event["name"])
 
 
 def _attributes(number: int, attributes: dict[str, Any]) -> bytes:

@@ -2,7 +2,12 @@
 
 A trial is a trace; its attempts are child spans of the trial's span, and steps are child spans of their attempt. Attributes
 have the names of OpenTelemetry's conventions for generative AI and of OpenInference, which Phoenix reads. Scores are events of
-the attempt that they belong to. All ids are derived from the run, so sending an export twice creates no duplicates.
+the trial: its span ends after them, while that of the attempt may have been sent. All ids are derived from the run, so a span
+that is sent again replaces itself.
+
+A run that is exported and one that is sent live have the same spans: `trial_spans` is the only place that makes them. Live, it
+yields those that have ended since a record; a span that has ended does not change, except that of a failed trial that is
+retried.
 """
 
 from collections.abc import Iterator
@@ -13,7 +18,7 @@ from evaljournal.integrations.otlp.encoding import json_requests, protobuf_reque
 from evaljournal.replay.export.formats import Directory
 from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.provider.messages import Message, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.provider.messages import Message, finish_reason_of, messages_of, reply_of, response_id_of
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, TrialDetails
@@ -26,42 +31,81 @@ _OK, _ERROR = 1, 2
 _INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens")
 _OUTPUT_TOKENS: Final = ("output_tokens", "completion_tokens")
 _TOTAL_TOKENS: Final = ("total_tokens", "tokens")
+_TOKEN_PARTS: Final = {
+    "cached_tokens": ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read"),
+    "cache_write_tokens": ("gen_ai.usage.cache_creation.input_tokens", "llm.token_count.prompt_details.cache_write"),
+    "reasoning_tokens": ("gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"),
+}
+"""Tokens that are a part of those of the input or the output → names in both conventions."""
 _PARAMETERS: Final = frozenset({"temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty"})
 """Fields of a request that are attributes `gen_ai.request.NAME`."""
 
 
+_ALL: Final = -1
+"""Also spans that have not ended: the record of their end is 0."""
+
+
 def otlp(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Write the requests as protobuf, one per file."""
-    requests = protobuf_requests(_resource(source), _scope(source), _spans(source))
+    requests = protobuf_requests(_exported_resource(source), scope_of(source), _spans(source))
     return ((f"spans-{number:05}.pb", pieces) for number, pieces in enumerate(requests, 1))
 
 
 def otlp_json(source: Source) -> Iterator[bytes]:
     """Write the requests as JSON, one per line."""
-    return json_requests(_resource(source), _scope(source), _spans(source))
+    return json_requests(_exported_resource(source), scope_of(source), _spans(source))
 
 
 def _spans(source: Source) -> Iterator[dict[str, Any]]:
-    models = TaskModels(source.state.started and source.state.started.definition)
+    models = models_of(source)
     for trial in source.trials():
-        task = models.for_variant(trial.variant)
+        yield from trial_spans(source, trial, models)
+
+
+def models_of(source: Source) -> TaskModels:
+    """Return the models that the definition of the run names."""
+    return TaskModels(source.state.started and source.state.started.definition)
+
+
+def trial_spans(source: Source, trial: TrialDetails, models: TaskModels, after: int = _ALL) -> Iterator[dict[str, Any]]:
+    """Yield the spans of a trial that ended after a record; by default, all, also those that have not ended."""
+    task = models.for_variant(trial.variant)
+    if trial.row.end_seq > after:
         yield _trial_span(source, trial)
-        for attempt in trial.attempts:
+    for attempt in trial.attempts:
+        if attempt.span.end_seq > after:
             yield _attempt_span(source, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
-            numbers = {step.number for step in attempt.steps}
-            for step in attempt.steps:
+        numbers = {step.number for step in attempt.steps}
+        for step in attempt.steps:
+            if step.seq > after:
                 yield _step_span(source, attempt, step, step.parent if step.parent in numbers else 0)
 
 
-def _scope(source: Source) -> dict[str, Any]:
+def score_events(source: Source, trial: TrialDetails, after: int = _ALL) -> Iterator[dict[str, Any]]:
+    """Yield the scores of a trial that were recorded after a record, as events with the ids of the attempt with the output."""
+    attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.has_output), None)
+    for score in sorted(trial.scores.values(), key=lambda score: score.seq):
+        if score.seq > after and attempt is not None:
+            event = _score(source, score)
+            event["attributes"] |= {"gen_ai.response.id": attempt.response_id or None, "evaljournal.seq": score.seq}
+            yield event | _ids(source, trial.trial, attempt.span.attempt)
+
+
+def scope_of(source: Source) -> dict[str, Any]:
+    """Return the name and the version of what makes the spans."""
     run_started = source.state.started
     version = "" if run_started is None else run_started.environment.get("evaljournal", "")
     return {"name": "evaljournal", "version": as_text(version)}
 
 
-def _resource(source: Source) -> dict[str, Any]:
+def _exported_resource(source: Source) -> dict[str, Any]:
+    return resource_of(source) | {"evaljournal.seq": source.state.seq}
+
+
+def resource_of(source: Source) -> dict[str, Any]:
+    """Return the attributes of the run, which are the same from its start to its end."""
     run_started = source.state.started
-    run: dict[str, Any] = {"evaljournal.run": source.run_id, "evaljournal.seq": source.state.seq}
+    run: dict[str, Any] = {"evaljournal.run": source.run_id}
     if run_started is None:
         return {"service.name": "evaljournal", **run}
     return {
@@ -100,7 +144,9 @@ def _trial_span(source: Source, trial: TrialDetails) -> dict[str, Any]:
     if trial.stage == "failed":
         status = {"code": _ERROR, "message": trial.failure}
         attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.reason
-    return _span(_ids(source, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
+    span = _span(_ids(source, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
+    events = [_score(source, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)]
+    return span | {"events": events} if events else span
 
 
 def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
@@ -133,13 +179,13 @@ def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, 
     if attempt.has_output:
         status = {"code": _OK}
         finish_reason = "length" if trial.truncated and is_last else "content_filter" if trial.declined and is_last else "stop"
-        attributes["gen_ai.response.model"] = attempt.served_model or None
+        attributes |= {
+            "gen_ai.response.model": attempt.served_model or None,
+            "gen_ai.response.id": attempt.response_id or None,
+        }
         output_message = _message(Message("assistant", as_text(attempt.output)))
         attributes["gen_ai.output.messages"] = [output_message | {"finish_reason": finish_reason}]
         attributes |= _content("output", attempt.output)
-        if is_last:  # Scores belong to the last output.
-            scores = sorted(trial.scores.values(), key=lambda score: score.seq)
-            events = [_score(source.wall_time(score.seq, score.t), score) for score in scores]
     elif attempt.category:
         status = {"code": _ERROR, "message": attempt.message}
         attributes["error.type"] = attempt.error
@@ -208,6 +254,7 @@ def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -
         reason = finish_reason_of(step.output)
         output_message = _message(reply) | {"role": "assistant", "finish_reason": reason or "stop"}
         attributes["gen_ai.output.messages"] = [output_message]
+        attributes["gen_ai.response.id"] = response_id_of(step.output) or None
         attributes["gen_ai.response.finish_reasons"] = [reason] if reason else None
     return attributes
 
@@ -248,12 +295,14 @@ def _usage(usage: dict[str, float]) -> dict[str, Any]:
     if total is None and not (prompt is None and completion is None):
         total = (prompt or 0) + (completion or 0)
     token_names = {*_INPUT_TOKENS, *_OUTPUT_TOKENS}
+    parts = {name: usage[key] for key, names in _TOKEN_PARTS.items() if key in usage for name in names}
     return {
         "gen_ai.usage.input_tokens": prompt,
         "gen_ai.usage.output_tokens": completion,
         "llm.token_count.prompt": prompt,
         "llm.token_count.completion": completion,
         "llm.token_count.total": total,
+        **parts,
         **{f"evaljournal.usage.{name}": value for name, value in usage.items() if name not in token_names},
     }
 
@@ -292,7 +341,7 @@ def _ids(source: Source, trial: str, attempt: int = 0, step: int = 0, parent_ste
     return {"traceId": trace[:32], "spanId": span[:16]} | ({"parentSpanId": parent[:16]} if attempt else {})
 
 
-def _score(time: int, score: ScoreDetails) -> dict[str, Any]:
+def _score(source: Source, score: ScoreDetails) -> dict[str, Any]:
     """Return a score, or a scorer's failure, as a span event."""
     attributes: dict[str, Any] = {"gen_ai.evaluation.name": score.scorer}
     value = score.value
@@ -304,7 +353,7 @@ def _score(time: int, score: ScoreDetails) -> dict[str, Any]:
         if not isinstance(value, str):
             attributes["gen_ai.evaluation.score.value"] = float(value)
         attributes["gen_ai.evaluation.explanation"] = score.reason or None
-    return _event("gen_ai.evaluation.result", time, attributes)
+    return _event("gen_ai.evaluation.result", source.wall_time(score.seq, score.t), attributes)
 
 
 def _event(name: str, time: int, attributes: dict[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,17 @@ def finish_reason_of(step_output: object) -> str:
     return next(filter(None, map(_finish_reason, reversed(list(events)))), "")
 
 
+def response_id_of(step_output: object) -> str:
+    """Return the provider's id of a reply, also of a streamed one; empty if it is unknown."""
+    output = _body(step_output)
+    events = _events(output) if isinstance(output, str) else _mappings(output if isinstance(output, list) else [output])
+    for event in events:
+        for part in (event, *_mappings([event.get("message"), event.get("response")])):
+            if response_id := text_field(part, "id") or text_field(part, "responseId"):
+                return response_id
+    return ""
+
+
 def _finish_reason(reply: Mapping[str, Any]) -> str:
     candidates = _mappings(reply.get("candidates"))
     for part in (*_first_choice(reply), *candidates, *_mappings([reply.get("delta"), reply.get("response"), reply])):

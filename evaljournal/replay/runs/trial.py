@@ -7,6 +7,7 @@ import attrs
 
 from evaljournal.journal.errors import BlobDamaged
 from evaljournal.replay.index import TRIAL_INDEXES, AttemptRow, Index, TrialRow
+from evaljournal.replay.provider.reports import text_field
 from evaljournal.replay.runs.timeline import Span, Times, times_of
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.runs.waits import Wait
@@ -74,9 +75,16 @@ class AttemptDetails:
     @property
     def served_model(self) -> str:
         """The model that answered, as its notes name it; empty if they do not."""
-        answers = [value for name, value in self.notes if name == ANSWER and isinstance(value, dict)]
-        model = answers[-1].get("model") if answers else None
-        return model if isinstance(model, str) else ""
+        return self._answer_fact("model")
+
+    @property
+    def response_id(self) -> str:
+        """The provider's id of the answer, as its notes have it; empty if they do not."""
+        return self._answer_fact("id")
+
+    def _answer_fact(self, name: str) -> str:
+        answers = [value for note, value in self.notes if note == ANSWER and isinstance(value, dict)]
+        return text_field(answers[-1], name) if answers else ""
 
     @property
     def own_usage(self) -> dict[str, float]:

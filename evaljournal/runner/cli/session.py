@@ -22,7 +22,7 @@ from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
-from evaljournal.runner.errors import command, unwrap_exception_groups
+from evaljournal.runner.errors import UsageError, command, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.runs.paths import has_started, next_paths
 from evaljournal.runner.sessions.api import run as run_evaluation
@@ -49,12 +49,19 @@ _SESSION_OPTIONS: Final = (
 
 
 def run_output(options: Mapping[str, Any]) -> "RunOutput | None":
-    """Return the output that `--export` names, if it was given."""
-    if options["export"] is None:
+    """Return the outputs that `--export` and `--otlp` name, if they were given."""
+    if options["export"] is None and options["otlp"] is None and not options["otlp_content"]:
         return None
-    from evaljournal.runner.sessions.outputs import output_from_text  # noqa: PLC0415  # few runs need it
+    from evaljournal.runner.sessions.outputs import Outputs, output_from_text  # noqa: PLC0415  # few runs need them
 
-    return output_from_text(options["export"], retry_failed=options.get("retry_failed", False))
+    outputs, arguments = [], {"retry_failed": options.get("retry_failed", False)}
+    if options["export"] is not None:
+        outputs.append(output_from_text(options["export"], **arguments))
+    if options["otlp"] is not None:
+        outputs.append(output_from_text(f"otlp:{options['otlp']}", has_content=bool(options["otlp_content"]), **arguments))
+    elif options["otlp_content"]:
+        raise UsageError("--otlp-content needs --otlp, which sends the run")
+    return Outputs(*filter(None, outputs))
 
 
 class CommandSession:

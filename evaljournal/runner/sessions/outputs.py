@@ -6,6 +6,9 @@ the run records does not depend on it.
 """
 
 from pathlib import Path
+from typing import Any
+
+import trio
 
 from evaljournal import entry_points
 from evaljournal.runner.errors import UsageError, suggest
@@ -30,15 +33,45 @@ class RunOutput:
         return ""
 
 
-def output_from_text(text: str, *, retry_failed: bool = False) -> RunOutput | None:
-    """Return the output that `NAME:TEXT` names; raise a `UsageError` if there is none of this name, or it rejects the text."""
+class Outputs(RunOutput):
+    """Several outputs of a session."""
+
+    def __init__(self, *outputs: RunOutput) -> None:
+        self._outputs = outputs
+
+    def check(self, run: Path | None = None) -> None:
+        """Raise a `UsageError` if one of them cannot be used for this run."""
+        for output in self._outputs:
+            output.check(run)
+
+    def prepare(self, run: Path | None = None) -> None:
+        """Create what they write to."""
+        for output in self._outputs:
+            output.prepare(run)
+
+    async def update(self, live_run: LiveRun) -> None:
+        """Show or write the run until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for output in self._outputs:
+                nursery.start_soon(output.update, live_run)
+
+    def finish(self, run: Path) -> str:
+        """Complete all of them; return what is missing."""
+        return "; ".join(filter(None, [output.finish(run) for output in self._outputs]))
+
+
+def output_from_text(text: str, **options: Any) -> RunOutput | None:
+    """Return the output that `NAME:TEXT` names; raise a `UsageError` if there is none of this name, or it rejects the text.
+
+    The entry point is called with the options: `retry_failed`, and those that only an option of its own sets.
+    """
     name, colon, argument = text.partition(":")
     entry = entry_points.find("outputs", name)
     if entry is None:
         names = entry_points.names("outputs")
         raise UsageError(f"unknown output {name!r}; use {', '.join(names) or 'none'}{suggest(name, names)}")
     with entry_points.using(entry, UsageError):
-        output = entry.load()(argument if colon else None, retry_failed=retry_failed)
+        output = entry.load()(argument if colon else None, **options)
         if not isinstance(output, RunOutput | None):
             raise TypeError(f"it returned a {type(output).__name__}, not a RunOutput")
     return output

@@ -102,12 +102,12 @@ def test_declined_output(tmp_path: Path) -> None:
 
 
 def test_scores_are_events(run: Path) -> None:
-    """Scores are evaluation results on their attempt; a failed scorer has an error instead of a score."""
+    """Scores are evaluation results on their trial; a failed scorer has an error instead of a score."""
     spans = spans_of(run)
     results = {
         attributes(span)["evaljournal.trial"]: [attributes(event) for event in span.events]
         for span in spans
-        if span.parent_span_id
+        if not span.parent_span_id
     }
 
     assert [

@@ -35,7 +35,10 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
     if not (numbers := list(view.state.batches.lines.open)):
         echo(f"{run} has no open batches", err=True)
         return
-    options = dict.fromkeys(("json", "verbose", "export", "head_file")) | {"plain": True, "resume": True}
+    options = dict.fromkeys(("json", "verbose", "export", "otlp", "otlp_content", "head_file")) | {
+        "plain": True,
+        "resume": True,
+    }
     options |= {"cancel_batches": True, "trust": trust or reference is not None, "state": (state := RunState())}
     with user_code():
         evaluation, reference = locate_evaluation(run, reference, verb="cancel", trust=trust, state=state)

@@ -51,6 +51,10 @@ class GroupedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; an option that is a key by now is an error that shows how to set the key."""
+        optional = {param.opts[0] for param in self.params if isinstance(param, click.Option) and param.flag_value == ""}
+        for index, arg in enumerate(args[:-1]):
+            if arg in optional and "://" not in args[index + 1]:  # What follows is the evaluation or the run, not a URL.
+                args[index] = f"{arg}="
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as exc:
@@ -88,6 +92,8 @@ def _add_option(option: Option, function: F, group: str, help_: str) -> F:
     arguments: dict[str, Any] = {"help": help_, "multiple": option.multiple, "metavar": option.metavar, "type": option.type}
     if option.metavar is None:
         arguments = {"help": help_, "is_flag": True, "default": None}
+    elif option.metavar.startswith("["):
+        arguments |= {"is_flag": False, "flag_value": ""}
     elif option.metavar == "SCORER":
         arguments["shell_complete"] = _complete_scorers
     return grouped_option(group, option.spec.split()[0], **arguments)(function)

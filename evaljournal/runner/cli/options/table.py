@@ -565,6 +565,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "Also write another format, updated with each trial; nat:DIR has the files of `nat eval`.",
             example='"nat:results"',
         ),
+        Option(
+            "--otlp [URL]",
+            "Send spans and scores to an OpenTelemetry collector while the run goes on; not recorded.",
+            default="$OTEL_EXPORTER_OTLP_ENDPOINT",
+            in_file=False,
+        ),
+        Option("--otlp-content", "With --otlp, also send inputs, outputs and error messages.", in_file=False),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
         Option("--verbose", "Also print tokens, workers and the hash of the last record at the end.", in_file=False),
@@ -576,7 +583,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
 OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
 _ADVANCED: Final = """
 id-key only skip shuffle seed only-variant shard yes key-env header shell gateway output-key turns stream judge-url tpm batch
-prices leave workers deadline fail-fast name export head-file verbose key-without
+prices leave workers deadline fail-fast name export otlp otlp-content head-file verbose key-without
 replies offline on-miss replies-any-trial replay-errors trust
 workspace workspace-dirty agent-home keep score-files
 acp acp-allow

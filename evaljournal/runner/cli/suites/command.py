@@ -69,7 +69,7 @@ def resume_suite(
     path: Path, values: Mapping[str, Any], options: Mapping[str, Any], reference: str | None, *, trust: bool
 ) -> NoReturn:
     """Resume a suite: evaluations that are not finished continue, or start."""
-    names = [name for name in ("export", "head_file") if options[name] is not None]
+    names = [name for name in ("export", "otlp", "otlp_content", "head_file") if options[name] is not None]
     if reference is not None or names:
         flag = "--task" if reference is not None else f"--{names[0].replace('_', '-')}"
         raise UsageError(f"{flag} applies to a single run, not to a suite; omit it, or pass the path of the run")

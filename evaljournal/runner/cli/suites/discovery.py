@@ -16,7 +16,7 @@ from evaljournal.runner.errors import UsageError
 
 SUITE: Final = "suite"
 """The key of a suite's TOML file."""
-_REJECTED: Final = ("shard", "export", "head_file")
+_REJECTED: Final = ("shard", "export", "otlp", "otlp_content", "head_file")
 """Options of a single run, besides those that define an evaluation."""
 
 
