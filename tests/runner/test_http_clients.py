@@ -20,7 +20,7 @@ from evaljournal import Case, Endpoint, RateLimited, Retry, UsageError, durable,
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, StepCompleted, StepFailed, StepReused
 from evaljournal.replay import load
 from evaljournal.replay.render.ending import final_report
-from evaljournal.runner.engine.recorder import LateRecorder
+from evaljournal.runner.sessions.layers.steps import StepsLayer
 from evaljournal.runner.steps import http_clients
 from tests.gateway import KEY as PROVIDER_KEY
 from tests.runs import define_real, events, outputs, run_real
@@ -53,13 +53,13 @@ RETRY: Final = Retry(rate_limits=30.0, errors=3, base_delay=0.01)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Has an element for each time that a step has waited until it is on disk."""
     done: list[None] = []
-    wait = LateRecorder._wait_durable
+    wait = StepsLayer._wait_durable
 
-    async def wait_and_count(self: LateRecorder) -> None:
+    async def wait_and_count(self: StepsLayer) -> None:
         await wait(self)
         done.append(None)
 
-    monkeypatch.setattr(LateRecorder, "_wait_durable", wait_and_count)
+    monkeypatch.setattr(StepsLayer, "_wait_durable", wait_and_count)
     return done
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.retries.classify import RemoteError
-from evaljournal.runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Worker, Workers
+from evaljournal.runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Workers
 from evaljournal.runner.workers.pool import WorkerDied
 from tests.workers import MemoryPipe, MemoryWorkers
 
@@ -50,8 +50,6 @@ class ScriptedPipe(MemoryPipe):
 class Call:
     """A call, and how often it has ended."""
 
-    place: Worker | None = None
-    worker: str = ""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     needs_own_worker: bool = False
     ends: list[str] = attrs.field(factory=list[str])
@@ -114,8 +112,9 @@ class Script:
         self.check()
 
     def check(self) -> None:
-        for place in {id(call.place): call.place for call in self.calls if call.place is not None}.values():
-            held = [call for call in self.calls if call.place is place]
+        places = self.workers.places
+        for place in {id(place): place for place in places.values()}.values():
+            held = [call for call in self.calls if places.get(call) is place]
             assert place.is_alive  # What runs in a worker ends with it.
             assert place.places_used == len(held) <= place.places
             assert len(held) == 1 or not any(call.needs_own_worker for call in held)

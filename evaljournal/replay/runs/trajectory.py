@@ -2,12 +2,16 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.journal.disk.files import Files
+from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.provider.messages import ToolCall, reply_of
+from evaljournal.replay.state.trial import unpack_location
 
 
 @attrs.frozen
@@ -183,3 +187,19 @@ def tool_calls(steps: Iterable[StepDetails]) -> list[ToolCall]:
             calls += reply.tool_calls
             request_counts.update(call.name for call in reply.tool_calls)
     return calls
+
+
+def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
+    """Return the steps of an attempt, without set-up and teardown, in the order in which they started.
+
+    `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.
+    """
+    trajectory, steps = Trajectory(), list[StepDetails]()
+    with RecordReader(path, files=files) as reader:
+        for location in locations:
+            record = reader.find(*unpack_location(location))
+            number, recorded, completed_seq = recorded_step(record)
+            step = trajectory.add(number, recorded, completed_seq)
+            if step is not None and number == attempt and getattr(record.event, "phase", "task") == "task":
+                steps.append(step)
+    return sorted(steps, key=lambda step: step.number)

@@ -7,12 +7,13 @@ records, and assumes nothing else about where a task runs. Start with `function`
     http       the HTTP client and server, with bounds for whatever a reply may contain
     batches    the batch APIs of providers: another transport for the requests of a chat model
     usage, prices, notes   what a call has used, what it cost, and what a task reports about itself
+    attached   what a call asks for while it runs, such as its steps
 
 It may import data, retries and secrets.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -71,19 +72,6 @@ class TrialInput(Protocol):
     @property
     def case(self) -> Case:
         """Its case."""
-        ...
-
-    async def model_step(
-        self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
-    ) -> Any:
-        """Make a model call as a step of the attempt; an earlier result for the same request may be returned instead.
-
-        It waits for the known rate limits. `usage` returns the usage of the call after it.
-        """
-        ...
-
-    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
-        """Record steps that were executed elsewhere, in the order of their ends, during a call that took `duration` seconds."""
         ...
 
 

@@ -18,6 +18,7 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.provider.reports import Report
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import TrialInput
+from evaljournal.runner.calls.attached import model_step
 from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
 from evaljournal.runner.calls.dialects.dialect import Answer, ChatRequest, Dialect
@@ -465,7 +466,7 @@ class OpenChat:
 
         request = self._chat.recorded_request(messages, trial.case)
         size = self._chat.size_of(messages)
-        message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None, size)
+        message = await model_step(f"turn {number}", request, call, lambda: usages[0] or None, size)
         if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
         outcomes.add(message.get("outcome", ""))

@@ -4,7 +4,7 @@ Templates define the request; paths locate the output in the reply.
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -16,6 +16,7 @@ import trio
 
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import ReportedStep, Task, TrialInput
+from evaljournal.runner.calls.attached import model_step, record_steps
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.address import Address, masked_headers
 from evaljournal.runner.calls.http.client import Client
@@ -39,15 +40,6 @@ _JSON_HEADERS: Final = (
 class _SingleCall:
     case: Case
     trial: str = "single call"
-
-    async def model_step(
-        self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any], ____: CallSize
-    ) -> Any:
-        """Only call the model: there is no attempt."""
-        return await call()
-
-    def record_steps(self, _: Sequence[ReportedStep], __: float) -> None:
-        """Record nothing: there is no attempt."""
 
 
 class BuiltinTask:
@@ -215,17 +207,17 @@ class _OpenEndpoint:
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the case, or its turns, and return the output in the last reply."""
         if self._endpoint.turns is None:
-            return await self._send(Fields(trial.case), trial, trial.trial)
+            return await self._send(Fields(trial.case), trial.trial)
 
         async def reply_to(number: int, messages: list[Message]) -> Any:
             fields = turn_fields(trial.case, messages)
-            send = partial(self._send, fields, trial, f"{trial.trial}\0{number}")
+            send = partial(self._send, fields, f"{trial.trial}\0{number}")
             request = self._endpoint.request_with(fields)
-            return await trial.model_step(f"turn {number}", request, send, lambda: None, CallSize())
+            return await model_step(f"turn {number}", request, send, lambda: None, CallSize())
 
         return await converse(turns_of(trial.case, self._endpoint.turns), [], reply_to)
 
-    async def _send(self, fields: Fields, trial: TrialInput, identity: str) -> Any:
+    async def _send(self, fields: Fields, identity: str) -> Any:
         endpoint = self._endpoint
         target, content = endpoint.target(fields), endpoint.content(fields)
         headers = idempotency_headers(endpoint.idempotency_header, self._run, identity)
@@ -239,7 +231,7 @@ class _OpenEndpoint:
         start_time = trio.current_time()
         output, steps = await self._client.call(method, body, *headers, read=self._read, target=target)
         if steps:
-            trial.record_steps(steps, trio.current_time() - start_time)
+            record_steps(steps, trio.current_time() - start_time)
         return output
 
     def _read(self, reply: Reply) -> tuple[Any, list[ReportedStep]]:

@@ -7,11 +7,12 @@
     admission  trials are read slightly ahead of need
     executor   consumers take jobs; timeouts and stops cancel their calls
     call       one call: its timeout, its cancellation, and how it ended, as a value
+    layers     what surrounds an attempt besides its task: the interface
     attempts   an attempt from its start to what follows from its end
     scoring    the scores of an output
     plain_scorers  the plain functions among its scorers, called together in a thread
 
-Start with `executor`, then `scheduler`. Capabilities (budgets, known limits, workers, batches) are attached by
-`runner.sessions.assembly`, as gates of lanes; nothing here imports them, and a test keeps it so. Steps and the masking of
-secrets are still known to `attempts`, `call`, `jobs` and `recorder`.
+Start with `executor`, then `scheduler`. Capabilities are attached by `runner.sessions.assembly`, as gates of lanes (budgets,
+known limits, workers, batches) or as layers around calls (steps, set-up, workers, secrets); nothing here imports them, and a
+test keeps it so.
 """

@@ -1,7 +1,7 @@
 """One call of a task or a scorer: invoke it, enforce its timeout, and return how it ended as a value.
 
-**How it ends.** A call returns, raises, exceeds its timeout or its budget, or is interrupted because the run is stopped.
-All of these are values for the caller, which records exactly one of them; only a cancellation from outside the run is
+**How it ends.** A call returns, raises, exceeds its timeout or a limit of its trial, or is interrupted because the run is
+stopped. All of these are values for the caller, which records exactly one of them; only a cancellation from outside the run is
 raised.
 
 **Time.** The timeout is that of the call alone: whatever makes it wait inside stops its time (`pause`, `resume`). A
@@ -18,10 +18,10 @@ import trio
 from evaljournal.journal.fact import fact
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.runner.calls import LateOutcome, Task, WorkerEnded
+from evaljournal.runner.calls.attached import Attachments, set_attachments
 from evaljournal.runner.calls.notes import Sink, set_note_sink
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.signals import is_from_signal
-from evaljournal.runner.steps.attempt_steps import StepsHolder, set_steps
 
 
 @fact
@@ -42,8 +42,8 @@ class TimedOut:
 
 
 @fact
-class OverBudget:
-    """The call was cancelled because its trial has exceeded the budget per trial."""
+class LimitExceeded:
+    """The call was cancelled because its trial has exceeded a limit of its own; see `Layer.over_limit`."""
 
 
 @fact
@@ -74,7 +74,7 @@ class CallScope:
         self.is_abandoned = False
         """Whether the call did not respond to its cancellation, and its outcome was recorded without it."""
         self._is_interrupted = False
-        self._is_over_budget = False
+        self._is_over_limit = False
 
     def time_out(self, deadline: float) -> None:
         """Cancel the call because it has exceeded its timeout; it is abandoned if it has not ended by `deadline`."""
@@ -98,10 +98,10 @@ class CallScope:
             self._paused_seconds = None
             self.deadline = math.inf if timeout is None else self._timer.schedule_in(timeout)
 
-    def exceed_budget(self, deadline: float) -> None:
-        """Cancel the call because its trial has exceeded its budget; it is abandoned if it has not ended by `deadline`."""
+    def exceed_limit(self, deadline: float) -> None:
+        """Cancel the call because its trial has exceeded a limit; it is abandoned if it has not ended by `deadline`."""
         if not self.is_cancelled:
-            self._is_over_budget = True
+            self._is_over_limit = True
             self.time_out(deadline)
 
     def interrupt(self) -> None:
@@ -110,9 +110,9 @@ class CallScope:
         self.scope.cancel()
 
     @property
-    def outcome(self) -> TimedOut | OverBudget | Interrupted:
+    def outcome(self) -> TimedOut | LimitExceeded | Interrupted:
         """Why the call was cancelled."""
-        return Interrupted() if self._is_interrupted else OverBudget() if self._is_over_budget else TimedOut()
+        return Interrupted() if self._is_interrupted else LimitExceeded() if self._is_over_limit else TimedOut()
 
     async def call(
         self,
@@ -122,14 +122,14 @@ class CallScope:
         timeout: float | None,  # noqa: ASYNC109  # one timer enforces the timeouts of all calls
         sink: Sink,
         on_late: Callable[[LateOutcome], None],
-        steps: StepsHolder | None = None,
+        attachments: Attachments | None = None,
     ) -> CallOutcome:
-        """Call a task; its notes go to `sink`, its steps to `steps`, and the outcome of an abandoned call to `on_late`."""
+        """Call a task; its notes go to `sink`, and the outcome of an abandoned call to `on_late`."""
         self._paused_seconds = None
         if timeout is not None:
             self.deadline = self._timer.schedule_in(timeout)
         set_note_sink(sink)
-        set_steps(steps)
+        set_attachments(attachments)
         outcome: CallOutcome
         try:
             outcome = Returned(output=await task.call(value, on_late))
@@ -146,11 +146,11 @@ class CallScope:
         if (
             self.is_abandoned
             or (self._is_interrupted and isinstance(outcome, BaseException))
-            or (self._is_over_budget and has_worker_ended)
+            or (self._is_over_limit and has_worker_ended)
         ):
             await trio.lowlevel.checkpoint()  # Raises the cancellation, which the task shielded itself from or replaced.
         self.deadline = math.inf
-        if self.is_cancelled and not self._is_interrupted and not self._is_over_budget and not has_worker_ended:
+        if self.is_cancelled and not self._is_interrupted and not self._is_over_limit and not has_worker_ended:
             return TimedOut(late_outcome="succeeded" if isinstance(outcome, Returned) else "failed")
         return outcome
 

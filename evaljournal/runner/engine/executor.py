@@ -28,13 +28,13 @@ from evaljournal.runner.calls import Task
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
-from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
+from evaljournal.runner.engine.call import CallScope, Interrupted, LimitExceeded, TimedOut
 from evaljournal.runner.engine.jobs import Job, ScorerCall, TrialWork
+from evaljournal.runner.engine.layers import Layer, Layers, surround
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Shutdown, Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
 from evaljournal.runner.scorers.scorer import OpenScorer
-from evaljournal.runner.steps.admission import CallGate
 
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""
@@ -64,7 +64,6 @@ class TrialExecutor:
         scorers: Sequence[OpenScorer],
         *,
         in_thread: InThread,
-        new_calls: Callable[[TrialWork, CallScope], CallGate],
         key_of: Callable[[TrialWork], str] | None,
         max_failures: float,
         fail_ambiguous: bool,
@@ -72,9 +71,9 @@ class TrialExecutor:
     ) -> None:
         """`tasks` are those of the variants; without any, outputs are only scored.
 
-        `new_calls` returns where the calls inside an attempt wait, and `key_of` the rate-limit key of a trial; None: there is
-        only one. `fail_ambiguous`: a trial fails if its attempt ended with its worker. `cancel_timeout`: seconds that calls
-        get to end after they were cancelled because the session is stopped. The assembly sets `Scheduler.new_lane`.
+        `key_of` returns the rate-limit key of a trial; None: there is only one. `fail_ambiguous`: a trial fails if its attempt
+        ended with its worker. `cancel_timeout`: seconds that calls get to end after they were cancelled because the session is
+        stopped. The assembly sets `Scheduler.new_lane`, and attaches layers before the executor runs.
         """
         self._recorder = recorder
         self._settings = settings
@@ -89,17 +88,12 @@ class TrialExecutor:
             start_consumer=lambda: self._nursery.start_soon(self._consume),
             has_keys=key_of is not None,
         )
-        late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
+        self.late_recorder = late_recorder = LateRecorder(recorder, loop, self.shutdown)
         self._attempts = Attempts(
-            tasks,
-            self.scheduler,
-            late_recorder,
-            new_calls=new_calls,
-            max_failures=max_failures,
-            in_thread=in_thread,
-            fail_ambiguous=fail_ambiguous,
+            tasks, self.scheduler, late_recorder, max_failures=max_failures, fail_ambiguous=fail_ambiguous
         )
-        self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
+        self._layers = list[Layer]()
+        self.scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
         self._admission = Admission(self.scheduler, in_thread, key_of)
         self.in_flight: dict[CallScope, Job] = {}
         """The calls in flight."""
@@ -114,6 +108,12 @@ class TrialExecutor:
         """Calls that did not respond to their timeout, and are still running."""
         self.helper: Helper | None = None
         """What runs beside the consumers and gives jobs their replies, if anything does."""
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Put layers around the attempts that start from now on, outside the earlier ones, the innermost first."""
+        self._layers += layers
+        self._attempts.tasks = surround(self._attempts.tasks, layers)
+        self._attempts.layers = Layers(self._layers)
 
     async def run(self, trials: TrialSource, *, on_unresponsive: Callable[[], Any] | None = None) -> None:
         """Run all trials, unless the session is stopped.
@@ -138,7 +138,7 @@ class TrialExecutor:
             nursery.start_soon(self._admission.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
-            if (plain_scorers := self._scoring.plain) is not None:
+            if (plain_scorers := self.scoring.plain) is not None:
                 plain_scorers.on_idle = self._check_idle
                 nursery.start_soon(plain_scorers.run)
                 nursery.start_soon(plain_scorers.timer.run)
@@ -183,7 +183,7 @@ class TrialExecutor:
 
     async def _serve(self, scope: CallScope) -> None:
         """Execute one job after the other, each to its end or to its next wait."""
-        in_flight, attempts, scoring, scheduler = self.in_flight, self._attempts, self._scoring, self.scheduler
+        in_flight, attempts, scoring, scheduler = self.in_flight, self._attempts, self.scoring, self.scheduler
         consumers = scheduler.consumers
         while consumers.is_open and not scope.is_cancelled:
             job = scheduler.next_job()
@@ -209,10 +209,10 @@ class TrialExecutor:
                 await trio.lowlevel.checkpoint()
                 self._turn_end = self._recorder.clock.now() + TURN
 
-    def _end_cancelled_job(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
+    def _end_cancelled_job(self, job: Job, outcome: TimedOut | LimitExceeded | Interrupted) -> None:
         if isinstance(job, ScorerCall):
-            assert not isinstance(outcome, OverBudget)  # Only attempts are stopped by a budget.
-            self._scoring.end(job, outcome)
+            assert not isinstance(outcome, LimitExceeded)  # Only attempts have such limits.
+            self.scoring.end(job, outcome)
         elif job.has_output:
             self.scheduler.release()  # The output is scored when the run is resumed.
         else:
@@ -230,18 +230,19 @@ class TrialExecutor:
 
     def _abandon(self, scope: CallScope) -> None:
         """Record the end of a cancelled call that is still running, and let another consumer replace this one."""
-        job, outcome = self.in_flight.pop(scope), OverBudget() if scope.outcome == OverBudget() else TimedOut()
+        job, outcome = self.in_flight.pop(scope), LimitExceeded() if scope.outcome == LimitExceeded() else TimedOut()
         scope.is_abandoned, scope.deadline = True, math.inf
         self._abandoned_calls[scope] = _job_name(job)
         self.scheduler.consumers.count -= 1
         self._end_cancelled_job(job, outcome)
         self.scheduler.wake()
 
-    def _stop_over_budget(self, trial: str) -> None:
+    def exceed_limit(self, trial: str) -> None:
+        """Cancel the attempt in flight of a trial that may not continue; see `Layer.over_limit`."""
         for scope, job in self.in_flight.items():
             if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
                 deadline = self._recorder.clock.now() + self._settings.grace + CANCEL_TIMEOUT
-                scope.exceed_budget(deadline)
+                scope.exceed_limit(deadline)
                 self._timeouts.schedule(deadline)
 
     @property
@@ -271,7 +272,7 @@ class TrialExecutor:
         """Wait for the calls in flight, cancel them after the grace period, and record unresponsive attempts as abandoned."""
         shutdown = self.shutdown
         await self._wait_idle(shutdown.grace_scope, shutdown.grace, self.in_flight)
-        self._scoring.interrupt()
+        self.scoring.interrupt()
         self.scheduler.close()
         for scope in self.in_flight:
             scope.interrupt()
@@ -288,7 +289,7 @@ class TrialExecutor:
         with scope:
             while (
                 calls
-                or self._scoring.is_busy
+                or self.scoring.is_busy
                 or (self.helper is not None and self.helper.is_sending)
                 or (self.scheduler.consumers.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end))
             ):
@@ -301,7 +302,7 @@ class TrialExecutor:
 
     def _end(self) -> None:
         self.shutdown.end()
-        self._scoring.interrupt()
+        self.scoring.interrupt()
         self.scheduler.close()
 
 

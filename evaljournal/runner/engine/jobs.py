@@ -7,7 +7,7 @@ waits, records or reads a clock.
 import itertools
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -15,13 +15,11 @@ import attrs
 
 from evaljournal.journal import Record
 from evaljournal.replay.state.trial import RetryHistory, TrialState
-from evaljournal.runner.calls import ReportedStep
-from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Change
 from evaljournal.runner.data.case import Case
+from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
-from evaljournal.runner.steps.attempt_steps import current_steps
 
 ANY_JOB = 1 << 30
 """More jobs than a lane has."""
@@ -47,14 +45,10 @@ class _QueuedJob:
     """Whether the call in flight probes an endpoint whose circuit breaker is open."""
     lane: "Lane" = attrs.field(init=False)
     """Where the call in flight was started."""
-    permits: "dict[StartGate, Any]" = attrs.field(init=False, factory=dict)
-    """What the gates of its lane know about it."""
+    permits: dict[object, Any] = attrs.field(init=False, factory=dict)
+    """What the gates of its lane and the layers of the session know about it, each under itself."""
     waited: float = 0.0
     """Seconds that the call in flight has waited inside it, which are not part of its latency."""
-    place: Any = None
-    """The worker that has a place for it, as the gate of places sets it."""
-    worker: str = ""
-    """Name of the worker that ran its last call."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -68,8 +62,6 @@ class TrialWork(_QueuedJob):
     slot: int = -1
     timeout: float | None = None
     """Seconds for the attempt in flight."""
-    is_request_recorded: bool = False
-    """Whether this session has recorded its request."""
     has_output: bool = False
     """Whether it has an output, and only scores are missing."""
     completes: bool = True
@@ -80,19 +72,6 @@ class TrialWork(_QueuedJob):
     remaining_calls: int = 0
     """Scorers that were called and have not ended."""
     key: str = ""
-
-    async def model_step(
-        self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
-    ) -> Any:
-        """Record a model call as a step of the attempt in flight; see `TrialInput`."""
-        from evaljournal.runner.steps.durable import model_step  # noqa: PLC0415  # only tasks of several calls need it
-
-        return await model_step(name, request, call, usage, size)
-
-    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
-        """Record steps of the attempt in flight that were executed elsewhere; see `TrialInput`."""
-        if (attempt_steps := current_steps()) is not None:
-            attempt_steps.add_reported(steps, duration)
 
     @property
     def id(self) -> tuple[str, str]:
@@ -142,11 +121,6 @@ class ScorerCall(_QueuedJob):
         return self.number > 0
 
     @property
-    def needs_place(self) -> bool:
-        """Whether it runs in a worker."""
-        return self.scorer.scorer.workers
-
-    @property
     def key(self) -> str:
         """Its rate-limit key."""
         return self.scorer.key
@@ -173,7 +147,7 @@ class StartGate:
     a job that a later gate refuses would hold a part of a budget or a place in a worker that another job needs.
 
     **What a gate knows about a job is in the job's permits**, under the gate itself: a capability that is off is not a
-    field. (The worker of a job still is one.)
+    field.
 
     **Nothing polls.** A gate that refuses returns when to ask again, or wakes the scheduler (`Scheduler.wake`) once
     that has changed. A gate that would refuse for good stops the session, with a reason, as soon as nothing is in
@@ -196,6 +170,10 @@ class StartGate:
 
     def fields(self, job: "Job") -> Mapping[str, Any]:  # noqa: ARG002
         """Return what the record of its start has about this gate."""
+        return {}
+
+    def end_fields(self, job: "Job") -> Mapping[str, Any]:  # noqa: ARG002
+        """Return what the record of the end of an attempt has about this gate."""
         return {}
 
     def noted(self, job: "Job", name: str, value: Any) -> None:
@@ -222,6 +200,16 @@ def gate_fields(gates: "tuple[StartGate, ...]", job: "Job") -> dict[str, Any]:
     for gate in gates:
         fields |= gate.fields(job)
     return fields
+
+
+def gate_error(gates: "tuple[StartGate, ...]", job: "Job") -> Fatal | None:
+    """Return the error of a call that can never start."""
+    try:
+        for gate in gates:
+            gate.check(job)
+    except Fatal as exc:
+        return exc
+    return None
 
 
 @attrs.define(eq=False)

@@ -28,12 +28,12 @@ import attrs
 import outcome
 import trio
 
+from evaljournal.runner.calls.attached import set_attachments
 from evaljournal.runner.calls.notes import Sink, set_note_sink
 from evaljournal.runner.engine.jobs import Job, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
-from evaljournal.runner.steps.attempt_steps import set_steps
 
 SLOW: Final = 0.01
 """Seconds from which a call is slow: then queueing it, which takes less than a millisecond, does not matter."""
@@ -145,7 +145,7 @@ class PlainScorers(StartGate):
     def call(self, work: TrialWork, scorer_input: ScorerInput, scorers: Iterable[OpenScorer], sink: Sink) -> None:
         """Call functions with an output, in a thread."""
         set_note_sink(sink)
-        set_steps(None)
+        set_attachments(None)
         self._hand_over(work, scorer_input, deque(scorers), contextvars.copy_context())
 
     def _hand_over(

@@ -35,10 +35,6 @@ from evaljournal.runner.calls.notes import REPLY_NOTE, Sink
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.engine.jobs import Job, TrialWork
 from evaljournal.runner.retries.classify import Description, Failure, describe
-from evaljournal.runner.secrets.masking import mask, mask_values
-from evaljournal.runner.steps.admission import CallGate
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
-from evaljournal.runner.steps.keys import KeyRules
 
 _MAX_NOTE_NAME: Final = 1_000
 
@@ -233,26 +229,35 @@ class Recorder:
         self.record(RunFinished(**totals, head=self.journal.head, elapsed=state.elapsed))
 
 
-@attrs.frozen
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+@attrs.define(eq=False)
 class LateRecorder:
     """Records events that may come at any time, unless the session is over or the journal has failed.
 
-    What `sink` and `steps` return may be used from any thread.
+    What `sink` returns may be used from any thread.
     """
 
     _recorder: Recorder
     _loop: RunLoop
     _shutdown: Shutdown
-    _stop_over_budget: Callable[[str], None]
-    """Called with a trial that has exceeded the budget per trial."""
+    mask: Callable[[Any], Any] = _unchanged
+    """Returns the JSON value of a note without secrets; set by the assembly."""
+    on_record: Callable[[str], None] = _ignore
+    """Called with the trial of each of these records; set by the assembly."""
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""
         recorder = self._recorder
         if not self._shutdown.is_over and recorder.journal.failure is None:
             recorder.record(event)
-            if recorder.state.budget is not None and recorder.state.is_over_budget(event.trial):
-                self._stop_over_budget(event.trial)
+            self.on_record(event.trial)
 
     def sink(self, work: TrialWork, job: Job | None = None) -> Sink:
         """Return a function that records notes of the attempt or the scorer call in flight.
@@ -265,47 +270,6 @@ class LateRecorder:
         """Record notes of an attempt, or of the scorer call `job`."""
         self._loop.call(self._note, trial, attempt, job, values)
 
-    def steps(
-        self,
-        work: TrialWork,
-        attempt: int,
-        *,
-        wait: bool,
-        is_step: Callable[[str, str], bool] | None,
-        key_rules: KeyRules,
-        gate: CallGate | None,
-    ) -> AttemptSteps:
-        """Return the steps of an attempt; with `wait`, each step waits until it is on disk.
-
-        Model calls wait for rate limits at `gate`.
-        """
-        loop = self._loop
-        record = partial(loop.call, self._record_step, work, attempt)
-        return AttemptSteps(
-            work.trial,
-            attempt,
-            record=record,
-            clock=self._recorder.clock.monotonic,
-            token=loop.token,
-            wait_durable=self._wait_durable if wait else None,
-            is_step=is_step,
-            gate=gate,
-            key_rules=key_rules,
-        )
-
-    def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:
-        """Record a step, unless its attempt was abandoned. One that cannot be stored is recorded as failed."""
-        state = work.state
-        if state.stage != "running" or state.attempts != attempt:
-            return
-        try:
-            self.record(event)
-        except (Unserializable, RecursionError) as exc:  # A value may be nested too deeply in the record.
-            self.record(failed_step(event, exc))
-
-    async def _wait_durable(self) -> None:
-        await self._recorder.journal.wait_durable(self._recorder.journal.appended_seq)
-
     def _note(self, trial: str, attempt: int, job: Job | None, values: dict[str, Any]) -> None:
         for name, value in values.items():
             if job is not None:
@@ -316,7 +280,7 @@ class LateRecorder:
             note_event = partial(Noted, trial=trial, attempt=attempt)
             try:
                 is_json = name.startswith(NOTE_PREFIX)  # The engine's own notes are.
-                ((masked_name, masked_value),) = mask_values({name: value if is_json else to_json(value)}).items()
+                ((masked_name, masked_value),) = self.mask({name: value if is_json else to_json(value)}).items()
                 self.record(note_event(name=masked_name[:_MAX_NOTE_NAME], value=masked_value))
             except (Unserializable, RecursionError) as exc:
-                self.record(note_event(name=mask(name)[:_MAX_NOTE_NAME], value=describe(exc).message))
+                self.record(note_event(name=self.mask(name)[:_MAX_NOTE_NAME], value=describe(exc).message))

@@ -9,27 +9,23 @@ is scored by the next one.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import outcome
 import trio
 
 from evaljournal.journal import events
-from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalError, RecordTooLarge, Unserializable
-from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
-from evaljournal.replay.state.trial import unpack_location
+from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from evaljournal.runner.engine.jobs import ScorerCall, TrialWork, gate_fields
+from evaljournal.runner.engine.jobs import ScorerCall, TrialWork, gate_error, gate_fields
 from evaljournal.runner.engine.plain_scorers import SLOW, PlainCalls, PlainScorers, Result
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
@@ -53,6 +49,8 @@ class Scoring:
         self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local and not scorer.scorer.combines]
         self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
         self._trajectory_scorers = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
+        self.read_trajectory: Callable[[TrialWork], Awaitable[list[StepDetails]]] = _no_steps
+        """Returns the steps of the attempt that returned the output, for the scorers that take them; set by the assembly."""
         self._scheduler = scheduler
         self.plain = PlainScorers(scorers, scheduler, self._end_plain) if any(scorer.threads for scorer in scorers) else None
         """The plain functions, if there are any."""
@@ -95,14 +93,11 @@ class Scoring:
 
     async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
         """Read the steps of the attempt that returned the output; if that fails, the scorers that take them fail."""
-        recorder, names = self._scheduler.recorder, self._trajectory_scorers.keys() - work.done_scorers
-        locations = recorder.state.steps.records.get(work.trial)
-        if locations is None or not names:
+        names = self._trajectory_scorers.keys() - work.done_scorers
+        if not names:
             return []
-        await recorder.journal.wait_durable(recorder.state.steps.last_seq)
-        path, files, attempt = recorder.journal.path, recorder.journal.files, work.state.attempts
         try:
-            return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))
+            return await self.read_trajectory(work)
         except JournalError as exc:
             for name in sorted(names):
                 self._record_failure(self._trajectory_scorers[name], work, describe(exc), 0.0)
@@ -177,15 +172,13 @@ class Scoring:
         scheduler.inform_policy(record, call)
         if scheduler.settings.write_ahead and is_live:
             await scheduler.recorder.journal.wait_durable(record.seq)
-        try:
-            for gate in gates:
-                gate.check(call)
-        except Fatal as exc:
-            self.end(call, exc)
+        if (error := gate_error(gates, call)) is not None:
+            self.end(call, error)
             return
         sink = self._late_recorder.sink(call.work, job=call)
-        value = call if call.needs_place else call.input
-        ending = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
+        task = call.scorer.task
+        value = call if task.takes_trial else call.input
+        ending = await scope.call(task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
         call.needs_own_worker = isinstance(ending, WorkerEnded)
         self.end(call, ending)
 
@@ -331,22 +324,10 @@ class Scoring:
         self._scheduler.complete(work)
 
 
+async def _no_steps(_: TrialWork) -> list[StepDetails]:
+    return []
+
+
 def _timeout(scorer: Scorer) -> Description:
     """Return the error of a call that exceeded the timeout of its scorer."""
     return Description(type="TimedOut", message=f"no score within {scorer.timeout:g} s", traceback="")
-
-
-def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
-    """Return the steps of an attempt, without set-up and teardown, in the order in which they started.
-
-    `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.
-    """
-    trajectory, steps = Trajectory(), list[StepDetails]()
-    with RecordReader(path, files=files) as reader:
-        for location in locations:
-            record = reader.find(*unpack_location(location))
-            number, recorded, completed_seq = recorded_step(record)
-            step = trajectory.add(number, recorded, completed_seq)
-            if step is not None and number == attempt and getattr(record.event, "phase", "task") == "task":
-                steps.append(step)
-    return sorted(steps, key=lambda step: step.number)

@@ -6,6 +6,7 @@ Such a job waits for one outside its lane, so that the jobs behind it can use th
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ class PlacesGate(StartGate):
         workers.on_room = scheduler.wake
 
     def _needs_place(self, job: Job) -> bool:
-        return job.needs_place if isinstance(job, ScorerCall) else self._workers.runs_tasks
+        return job.scorer.scorer.workers if isinstance(job, ScorerCall) else self._workers.runs_tasks
 
     def reach(self, lane: Lane) -> int:
         """Set jobs aside that need a worker of their own; without room, only a first job that has its place may start."""
@@ -35,11 +36,11 @@ class PlacesGate(StartGate):
         job: Job = lane.calls[0] if lane.calls else lane.trials[0]
         if not self._needs_place(job):
             return ANY_JOB
-        return _ONLY_FIRST if job.place is not None else 0
+        return _ONLY_FIRST if job in self._workers.places else 0
 
     def admit(self, job: Job, now: float) -> float | None:  # noqa: ARG002
         """Refuse a job that has no place and finds none."""
-        is_refused = job.place is None and not self._workers.has_room and self._needs_place(job)
+        is_refused = job not in self._workers.places and not self._workers.has_room and self._needs_place(job)
         return math.inf if is_refused else None
 
     def start(self, job: Job) -> None:
@@ -47,13 +48,17 @@ class PlacesGate(StartGate):
         if self._needs_place(job):
             self._workers.reserve(job)
 
+    def end_fields(self, job: Job) -> Mapping[str, Any]:
+        """Return the name of the worker that ran the last call of a job."""
+        name = self._workers.names.get(job)
+        return {} if name is None else {"worker": name}
+
     def _set_aside(self, lane: Lane) -> None:
         """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
         queue: deque[Any]
         for queue in (lane.calls, lane.trials) if self._workers.runs_tasks else (lane.calls,):
-            while queue and (job := queue[0]).needs_own_worker and (job.place is None or not job.place.is_alive):
+            while queue and (job := queue[0]).needs_own_worker and not self._workers.has_place(job):
                 queue.popleft()
-                job.place = None
                 self._scheduler.queues.waiting_trials -= job.__class__ is TrialWork
                 self._workers.reserve_own_worker(job, partial(self._put_back, queue, job))
 

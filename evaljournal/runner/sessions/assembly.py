@@ -7,7 +7,7 @@ What is not needed is not attached, so a run without a budget, limits, workers o
 limits are last because they alone take something when they admit a job; see `runner.engine.jobs.StartGate`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,14 +20,20 @@ from evaljournal.replay.state.trial import RetryHistory
 from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.calls import Task, WorkerEnd
 from evaljournal.runner.definition.limits import ignores_headers
+from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.executor import CANCEL_TIMEOUT, TrialExecutor
 from evaljournal.runner.engine.jobs import Lane, StartGate, TrialWork
+from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.gates.inner_calls import InnerCalls
 from evaljournal.runner.gates.known_limits import KnownLimits
 from evaljournal.runner.gates.limits import LimitsGate
 from evaljournal.runner.scorers.scorer import OpenScorer
+from evaljournal.runner.secrets.masking import mask_values
+from evaljournal.runner.sessions.layers.answers import AnswersLayer, error_outcomes
+from evaljournal.runner.sessions.layers.outputs import ConversionLayer, LargeOutputsLayer, MaskingLayer
+from evaljournal.runner.sessions.layers.steps import ReuseLayer, StepsLayer, recorded_trajectory
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import call_size, limits_by_key, policy_maker
@@ -46,14 +52,15 @@ def assemble(
     tasks: Mapping[str, Task],
     scorers: Sequence[OpenScorer],
     *,
+    layers: Sequence[Layer],
     in_thread: InThread,
     workers: "Workers | None" = None,
     batches: "tuple[BatchTargets, Mapping[int, BatchApi]] | None" = None,
 ) -> TrialExecutor:
     """Return the executor of a session with what the definition of its run needs.
 
-    `tasks` are those of the variants; without any, outputs are only scored. With `batches`, calls are sent in batches, or the
-    open ones of earlier sessions are collected.
+    `tasks` are those of the variants; without any, outputs are only scored. `layers` are around them. With `batches`, calls are
+    sent in batches, or the open ones of earlier sessions are collected.
     """
     settings, keys = plan.settings, plan.keys
     known_limits = KnownLimits(
@@ -78,13 +85,23 @@ def assemble(
         tasks,
         scorers,
         in_thread=in_thread,
-        new_calls=new_calls,
         key_of=(lambda work: keys.key_of(work.case, work.state.variant)) if keys.has_several else None,
         max_failures=settings.failure_limit(plan.total),
         fail_ambiguous=options.on_ambiguous == "fail",
         cancel_timeout=CANCEL_TIMEOUT + (settings.grace if "teardown" in plan.evaluation.hooks or plan.workspace else 0.0),
     )
     scheduler = executor.scheduler
+    executor.late_recorder.mask = mask_values
+    if tasks:
+        steps = StepsLayer(recorder, executor.late_recorder, scheduler.loop, settings, new_calls=new_calls)
+        reuse = ReuseLayer(steps, recorder, executor.late_recorder, settings, in_thread)
+        executor.attach([steps, *layers, *_layers(recorder, settings, executor, in_thread)])
+        if recorder.state.steps.open:
+            executor.attach([reuse])
+        else:
+            steps.on_first = partial(executor.attach, [reuse])
+    if any(scorer.scorer.takes_trajectory for scorer in scorers):
+        executor.scoring.read_trajectory = partial(recorded_trajectory, recorder, in_thread)
     gates = list[StartGate]()
 
     if workers is not None:
@@ -141,6 +158,23 @@ def assemble(
 
     scheduler.new_lane = new_lane
     return executor
+
+
+def _layers(recorder: Recorder, settings: Settings, executor: TrialExecutor, in_thread: InThread) -> Iterator[Layer]:
+    """Yield the layers that need nothing to be opened, in the order in which they change an output."""
+    if settings.record_requests:
+        from evaljournal.runner.sessions.layers.requests import RequestsLayer  # noqa: PLC0415  # few runs need it
+
+        yield RequestsLayer()
+    yield MaskingLayer(executor.late_recorder, in_thread)
+    yield LargeOutputsLayer(recorder)
+    yield ConversionLayer(recorder)
+    if outcomes := error_outcomes(settings):
+        yield AnswersLayer(outcomes)
+    if recorder.state.budget is not None:
+        from evaljournal.runner.sessions.layers.limits import TrialBudgetLayer  # noqa: PLC0415  # few runs need it
+
+        yield TrialBudgetLayer(recorder, executor)
 
 
 def _note_worker_end(executor: TrialExecutor, recorder: Recorder, worker: str, reason: WorkerEnd, detail: str) -> None:

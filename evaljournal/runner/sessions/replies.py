@@ -24,6 +24,7 @@ from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.endpoint import HttpTask
 from evaljournal.runner.calls.notes import engine_note
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
@@ -338,18 +339,21 @@ class _RecordedClient:
         return Answer(text=verdict.reply, model=verdict.model, outcome="complete" if verdict.reply else "declined")
 
 
-def with_replies(
-    tasks: Mapping[str, Task], targets: Mapping[str, object], replies: Replies, in_thread: InThread
-) -> dict[str, Task]:
-    """Return tasks that are answered from recorded replies; `targets` are their definitions, by variant."""
+class RepliesLayer(Layer):
+    """Answers the calls of tasks from recorded replies."""
 
-    def replayed(variant: str, task: Task) -> Task:
-        target = targets[variant]
+    def __init__(self, targets: Mapping[str, object], replies: Replies, in_thread: InThread) -> None:
+        """`targets` are the definitions of the tasks, by variant."""
+        self._targets = targets
+        self._replies = replies
+        self._in_thread = in_thread
+
+    def wrap(self, task: Task, variant: str) -> Task:
+        """Return a task that is answered from recorded replies."""
+        target = self._targets[variant]
         if isinstance(target, HttpTask) and getattr(target, "turns", None) is None:
-            return ReplayedCall(task, target, replies, in_thread)
-        return ReplayedTask(task, replies, in_thread)
-
-    return {variant: replayed(variant, task) for variant, task in tasks.items()}
+            return ReplayedCall(task, target, self._replies, self._in_thread)
+        return ReplayedTask(task, self._replies, self._in_thread)
 
 
 def scorers_with_replies(

@@ -29,6 +29,7 @@ from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import TrialSource
 from evaljournal.runner.engine.executor import TrialExecutor
+from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import Clock, Recorder
 from evaljournal.runner.errors import RunFailed, UsageError, command, suggest
 from evaljournal.runner.runs.changes import adopted_changes
@@ -341,15 +342,22 @@ class Session:
         async with AsyncExitStack() as stack:
             if workers is not None:
                 workers.begin(journal.run)
-            tasks, scorers = await self._open_tasks(stack, plan, recorder, workers)
+            tasks, layers, scorers = await self._open_tasks(stack, plan, recorder, workers)
             if plan.workspace is not None:
-                from evaljournal.runner.sessions.workspaces import WorkspaceTask, open_workspaces  # noqa: PLC0415  # few runs need it
+                from evaljournal.runner.sessions.workspaces import WorkspaceLayer, open_workspaces  # noqa: PLC0415  # few runs need it
 
                 opening = open_workspaces(journal.run, plan.workspace, plan.settings, state.trials, self.options.in_thread)
-                workspaces = await stack.enter_async_context(opening)
-                tasks = {variant: WorkspaceTask(task, workspaces) for variant, task in tasks.items()}
+                layers.append(WorkspaceLayer(await stack.enter_async_context(opening), plan.settings.timeout))
             executor = assemble(
-                recorder, plan, self.options, tasks, scorers, in_thread=self._in_thread, workers=workers, batches=batches
+                recorder,
+                plan,
+                self.options,
+                tasks,
+                scorers,
+                layers=layers,
+                in_thread=self._in_thread,
+                workers=workers,
+                batches=batches,
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 
@@ -432,29 +440,25 @@ class Session:
 
     async def _open_tasks(
         self, stack: AsyncExitStack, plan: Plan, recorder: Recorder, workers: "Workers | None"
-    ) -> tuple[dict[str, Task], list[OpenScorer]]:
-        settings = plan.settings
+    ) -> tuple[dict[str, Task], list[Layer], list[OpenScorer]]:
+        settings, hooks = plan.settings, plan.evaluation.hooks
         opener = TaskOpener(
             stack, recorder.journal.run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers
         )
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
         keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
-        tasks = await opener.tasks(
-            tasks_to_open,
-            settings.loop,
-            gateway=settings.gateway,
-            hooks=plan.evaluation.hooks,
-            timeout=settings.timeout,
-            grace=settings.grace,
+        tasks = await opener.tasks(tasks_to_open, settings.loop, hooks)
+        layers = await opener.layers(
+            hooks, settings.loop, timeout=settings.timeout, grace=settings.grace, gateway=settings.gateway
         )
         slots = plan.scorer_slots
         open_scorers = [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
         if plan.replies is not None:
-            from evaljournal.runner.sessions.replies import scorers_with_replies, with_replies  # noqa: PLC0415  # few runs need it
+            from evaljournal.runner.sessions.replies import RepliesLayer, scorers_with_replies  # noqa: PLC0415  # few runs need it
 
-            tasks = with_replies(tasks, tasks_to_open, plan.replies, self._in_thread)
+            layers.append(RepliesLayer(tasks_to_open, plan.replies, self._in_thread))
             open_scorers = scorers_with_replies(open_scorers, plan.replies, self._in_thread, recorder.state.trials)
-        return tasks, open_scorers
+        return tasks, layers, open_scorers
 
     async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""

@@ -35,6 +35,7 @@ from evaljournal.runner.calls.workspaces.programs import WORKSPACE, end_programs
 from evaljournal.runner.calls.workspaces.trees import Places, remove_tree, write_file
 from evaljournal.runner.definition.settings import Keep, Settings
 from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
 
@@ -158,6 +159,19 @@ async def open_workspaces(
     finally:
         with trio.CancelScope(shield=True):
             await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+
+
+class WorkspaceLayer(PhasesLayer):
+    """Gives each attempt a workspace."""
+
+    def __init__(self, workspaces: Workspaces, timeout: float | None) -> None:
+        """Making a workspace may take `timeout` seconds, as an attempt may."""
+        super().__init__(timeout)
+        self._workspaces = workspaces
+
+    def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
+        """Return a task whose attempts have workspaces."""
+        return WorkspaceTask(task, self._workspaces)
 
 
 class WorkspaceTask:

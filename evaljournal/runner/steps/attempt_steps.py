@@ -5,11 +5,9 @@ order in which the steps ended.
 """
 
 import itertools
-import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
-from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -17,6 +15,7 @@ import trio
 
 from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepPhase, StepReused
 from evaljournal.runner.calls import ReportedStep
+from evaljournal.runner.calls.attached import attached
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets.masking import mask_output
 from evaljournal.runner.steps.admission import (
@@ -280,33 +279,14 @@ def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
 
 
 _parent: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)
-StepsHolder = list[AttemptSteps | partial[AttemptSteps]]
-"""The steps of an attempt, or what creates them, because most attempts have none. It is a list, so that all contexts that are
-copied from that of the attempt have the same steps."""
-_steps: Final[ContextVar[StepsHolder | None]] = ContextVar("evaljournal_steps", default=None)
-_creating: Final = threading.Lock()
 
 
 def current_steps() -> AttemptSteps | None:
-    """Return the steps of the attempt in this context; None outside an attempt."""
-    holder = _steps.get()
-    return None if holder is None else created_steps(holder)
-
-
-def created_steps(holder: StepsHolder) -> AttemptSteps:
-    """Return the steps of an attempt, created if they were not needed so far. Call it from any thread."""
-    steps = holder[0]
-    if isinstance(steps, partial):
-        with _creating:
-            steps = holder[0]
-            if isinstance(steps, partial):
-                steps = holder[0] = steps()
-    return steps
+    """Return the steps of the attempt in this context, created if they were not needed so far; None outside an attempt."""
+    return attached(AttemptSteps)
 
 
 enter_step: Final[Callable[[int], Token[int]]] = _parent.set
 """Make steps that start in this context part of the step with this number, until `leave_step` is called with the result."""
 leave_step: Final[Callable[[Token[int]], None]] = _parent.reset
 """Make steps that start in this context part of the outer one again."""
-set_steps: Final[Callable[[StepsHolder | None], object]] = _steps.set
-"""Set the attempt that the steps in this context belong to from now on; None: they are not recorded."""

@@ -7,7 +7,7 @@ same input, and executes only the others.
 import functools
 import inspect
 import types
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 import attrs
@@ -16,7 +16,7 @@ import orjson
 from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import StepKind
 from evaljournal.journal.format.codec import reject_large
-from evaljournal.runner.calls import is_async
+from evaljournal.runner.calls import ReportedStep, is_async
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.usage import usage_of_response
 from evaljournal.runner.data.fingerprint import canonical
@@ -190,12 +190,20 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     return (_async_wrapper(definition) if is_async(function) else _plain_wrapper(definition))(*args, **kwargs)
 
 
-async def model_step(
-    name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
-) -> Any:
-    """Record a model call as a step of the attempt in flight; see `TrialInput`."""
-    definition = _Definition(call, name, "model", True, lambda: request, lambda _: usage(), size)  # noqa: FBT003  # as named in the class
-    return await _async_wrapper(definition)()
+class DurableSteps:
+    """Records the model calls of our own tasks as steps of the attempt in flight; see `StepRecorder`."""
+
+    async def model_step(
+        self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
+    ) -> Any:
+        """Record a model call as a step."""
+        definition = _Definition(call, name, "model", True, lambda: request, lambda _: usage(), size)  # noqa: FBT003  # as named in the class
+        return await _async_wrapper(definition)()
+
+    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
+        """Record steps that were executed elsewhere."""
+        if (attempt_steps := current_steps()) is not None:
+            attempt_steps.add_reported(steps, duration)
 
 
 def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
 
 import attrs
 import orjson
@@ -64,13 +65,8 @@ _MAX_DETAIL: Final = 1_000
 """Maximum characters of what is recorded about an invalid frame."""
 
 
-class Job(Protocol):
-    """An attempt or a scorer call that needs a place in a worker."""
-
-    place: "Worker | None"
-    """The worker that has a place for it."""
-    worker: str
-    """Name of the worker that ran its last call."""
+Job = object
+"""An attempt or a scorer call that needs a place in a worker."""
 
 
 @attrs.define(eq=False)
@@ -211,6 +207,10 @@ class Workers:
         self._workers: list[Worker] = []
         """The workers that take jobs."""
         self._spares: list[Worker] = []
+        self.places = WeakKeyDictionary[Job, Worker]()
+        """Job → the worker that has a place for it."""
+        self.names = WeakKeyDictionary[Job, str]()
+        """Job → the name of the worker that ran its last call."""
         self._jobs_for_own_worker: deque[tuple[Job, Callable[[], None]]] = deque()
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
@@ -274,21 +274,27 @@ class Workers:
         """Whether a job can get a place."""
         return any(worker.has_room for worker in self._workers)
 
+    def has_place(self, job: Job) -> bool:
+        """Return whether a job has a place in a worker that is still alive."""
+        return job in self.places and self.places[job].is_alive
+
     def reserve(self, job: Job) -> None:
         """Give a job a place in the worker with the fewest jobs, unless it has a worker of its own; there must be room."""
-        if job.place is None:
-            job.place = min((worker for worker in self._workers if worker.has_room), key=lambda worker: worker.places_used)
-            job.place.places_used += 1
+        if job not in self.places:
+            worker = min((worker for worker in self._workers if worker.has_room), key=lambda worker: worker.places_used)
+            self.places[job] = worker
+            worker.places_used += 1
             self._grow()
 
     def reserve_own_worker(self, job: Job, on_reserved: Callable[[], None]) -> None:
         """Give a job a worker of its own as soon as one runs nothing else; then call `on_reserved`."""
+        self.places.pop(job, None)
         self._jobs_for_own_worker.append((job, on_reserved))
         self._assign_own_workers()
 
     def release(self, job: Job) -> None:
         """Free the place of a job."""
-        worker, job.place = job.place, None
+        worker = self.places.pop(job, None)
         if worker is None or not worker.is_alive:
             return
         worker.places_used -= 1
@@ -312,7 +318,7 @@ class Workers:
             if worker is None:
                 break
             job, on_reserved = self._jobs_for_own_worker.popleft()
-            job.place = worker
+            self.places[job] = worker
             worker.owner, worker.places_used, worker.is_draining = job, 1, False
             on_reserved()
         for worker in sorted(self._workers, key=lambda worker: worker.places_used):
@@ -328,9 +334,8 @@ class Workers:
         A call that does not end within the grace period after its cancellation ends with its worker, as `worker_lost` if it is
         not the only one there.
         """
-        worker, number = job.place, next(self._calls)
-        assert worker is not None
-        job.worker = worker.name
+        worker, number = self.places[job], next(self._calls)
+        self.names[job] = worker.name
         try:
             if not worker.is_alive:
                 raise WorkerEnded("worker_lost", worker.detail)

@@ -10,7 +10,7 @@ from evaljournal.runner.calls.notes import note_sink
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
-from evaljournal.runner.workers.driver import Job, RemoteCall, Workers
+from evaljournal.runner.workers.driver import RemoteCall, Workers
 
 
 class RemoteTask:
@@ -46,7 +46,7 @@ def _case_fields(case: Case) -> dict[str, Any]:
     return {**attrs.asdict(case, recurse=False), "metadata": dict(case.metadata), "files": dict(case.files)}
 
 
-class PlacedScoring(Job, Protocol):
+class PlacedScoring(Protocol):
     """A call of a scorer that has a place in a worker."""
 
     @property

@@ -21,6 +21,7 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.arguments import new_task
+from evaljournal.runner.calls.attached import StepRecorder, attachments_of, set_attachments
 from evaljournal.runner.calls.gateway_env import set_gateway_env
 from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_values
 from evaljournal.runner.calls.notes import PHASE_NOTE, set_note_sink
@@ -31,6 +32,7 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation, imports_for_worker, load_evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
+from evaljournal.runner.engine.layers import surround
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
@@ -38,8 +40,8 @@ from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import add_environment, mask, mask_output, mask_values, sent_secrets
 from evaljournal.runner.sessions.open_tasks import TaskOpener
 from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, LimitedCall, OverLimit
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
-from evaljournal.runner.steps.durable import model_step
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step
+from evaljournal.runner.steps.durable import DurableSteps
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.steps.keys import KeyRules
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_fields, score_fields
@@ -126,8 +128,6 @@ class _TrialInput:
     trial: str
     case: Case
     line: None = None
-
-    model_step = staticmethod(model_step)
 
 
 @attrs.frozen
@@ -243,14 +243,9 @@ class Calls:
         # The session kills a worker whose call does not end in time, so that none has to be abandoned here.
         opener = TaskOpener(stack, run, grace=math.inf, in_thread=run_in_thread)
         tasks = {variant: self._evaluation.tasks[variant] for variant in self._opening["variants"]}
-        self._tasks = await opener.tasks(
-            tasks,
-            self._opening["loop"],
-            gateway=False,
-            hooks=self._evaluation.hooks,
-            timeout=self._opening["timeout"],
-            grace=self._opening["grace"],
-        )
+        hooks, loop = self._evaluation.hooks, self._opening["loop"]
+        layers = await opener.layers(hooks, loop, timeout=self._opening["timeout"], grace=self._opening["grace"])
+        self._tasks = surround(await opener.tasks(tasks, loop, hooks), layers)
         for name in self._opening["scorers"]:
             scorer = self._evaluation.scorers[name].with_defaults(self._retry, None)
             self._scorers[name] = await opener.scorer(scorer, "")
@@ -268,7 +263,7 @@ class Calls:
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
-        set_steps([steps])
+        set_attachments(attachments_of({AttemptSteps: steps, StepRecorder: DurableSteps()}))
         value = fields["input"] if "input" in fields else _TrialInput(fields["trial"], Case(**fields["case"]))
         with set_gateway_env(fields.get("gateway_env", {})):
             await self._run_call(

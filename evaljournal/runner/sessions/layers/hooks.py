@@ -1,0 +1,122 @@
+"""A set-up and a teardown around a task. They run where the task runs, and their values stay there.
+
+Each phase of an attempt has a timeout of its own: the set-up the same as the task, the teardown until its own end, because it
+must run when the task was cancelled.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
+from evaljournal.runner.calls import OnLateResult, Task, TrialInput
+from evaljournal.runner.calls.attached import attachments, set_attachments
+from evaljournal.runner.calls.function import FunctionTask
+from evaljournal.runner.calls.notes import note_sink, start_phase
+from evaljournal.runner.definition.hooks import Hook, Role, arguments_for
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.sessions.layers.phases import PhasesLayer
+from evaljournal.runner.signals import is_from_signal
+from evaljournal.runner.steps.attempt_steps import Step, current_steps
+from evaljournal.runner.steps.inputs import step_input
+
+
+class HooksLayer(PhasesLayer):
+    """Calls a set-up and a teardown around the task."""
+
+    def __init__(self, hooks: Mapping[Role, tuple[Hook, FunctionTask]], *, timeout: float | None, grace: float) -> None:
+        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled."""
+        super().__init__(timeout)
+        self._hooks = hooks
+        self._grace = grace
+
+    def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
+        """Return a task with a set-up, a teardown, or both."""
+        return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace)
+
+
+class HookedTask:
+    """A task with a set-up, a teardown, or both."""
+
+    takes_trial: bool = True
+
+    def __init__(
+        self,
+        task: Task,
+        hooks: Mapping[Role, tuple[Hook, FunctionTask]],
+        *,
+        timeout: float | None,
+        grace: float,
+    ) -> None:
+        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled.
+
+        Functions are called with their arguments by name.
+        """
+        self._task = task
+        self._hooks = hooks
+        self._timeout = math.inf if timeout is None else timeout
+        self._grace = grace
+        self.request = getattr(task, "request", None)
+        self.loop = getattr(task, "loop", "trio")
+        """The event loop of the task; None for a plain function."""
+
+    @property
+    def blocking_calls(self) -> int:
+        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
+        return getattr(self._task, "blocking_calls", 0)
+
+    async def call(self, trial: TrialInput, on_late: OnLateResult, /) -> Any:
+        """Set up, call the task and tear down; the error of a teardown is noted."""
+        arguments = arguments_for(trial)
+        if "setup" in self._hooks:
+            hook, function = self._hooks["setup"]
+            # A plain function cannot be cancelled, and the teardown needs its value.
+            with trio.CancelScope(shield=function.loop is None and "teardown" in self._hooks):
+                arguments[hook.name] = await _run_phase(hook, function, arguments)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            start_phase("task")
+            return await self._task.call(trial if self._task.takes_trial else arguments, on_late)
+        finally:
+            if "teardown" in self._hooks:
+                await self._tear_down(arguments)
+
+    async def _tear_down(self, arguments: Mapping[str, Any]) -> None:
+        limit = self._grace if trio.current_effective_deadline() == -math.inf else self._timeout
+        error: BaseException = TimeoutError(f"it did not end within {limit:g} s")
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + limit) as scope:
+            try:
+                await _run_phase(*self._hooks["teardown"], arguments)
+            except trio.Cancelled:
+                raise
+            except BaseException as exc:
+                if is_from_signal(exc):
+                    raise
+                error = error if scope.cancel_called else exc
+            else:
+                return
+        if (sink := note_sink()) is not None:
+            description = describe(error)
+            sink({TEARDOWN_FAILED: {"error": description.type, "message": description.message}})
+
+
+async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str, Any]) -> Any:
+    """Call a set-up or a teardown, and record it as a step; the calls inside it are not steps, which could be reused."""
+    steps = current_steps()
+    assert steps is not None
+    start_phase(hook.role)
+    step = Step(hook.label, "other", step_input(None, hook.label), reusable=False, phase=hook.role)
+    steps.begin(step)
+    outer = attachments()
+    set_attachments(None)
+    try:
+        value = await function.call(arguments, lambda _: None)
+    except BaseException as exc:
+        steps.fail(step, TimeoutError("it was cancelled before it ended") if isinstance(exc, trio.Cancelled) else exc)
+        raise
+    finally:
+        set_attachments(outer)
+    steps.complete(step, None, None)
+    return value

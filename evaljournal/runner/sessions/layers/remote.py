@@ -1,0 +1,39 @@
+"""Calls in a worker instead of this process, and a gateway for the model calls of a task."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evaljournal.runner.calls import Task
+from evaljournal.runner.calls.notes import PHASE_NOTE
+from evaljournal.runner.engine.call import CallScope
+from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.engine.layers import Layer
+from evaljournal.runner.steps.gateway.gateway import Gateway, GatewayTask
+from evaljournal.runner.workers.driver import Workers
+from evaljournal.runner.workers.remote_task import RemoteTask
+
+
+class RemoteLayer(Layer):
+    """Calls the task in a worker."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def wrap(self, task: Task, variant: str) -> Task:
+        """Return a task that is called in the worker that has a place for it."""
+        return RemoteTask(task, variant, self._workers)
+
+    def noted(self, work: TrialWork, scope: CallScope, values: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Discard phases that a worker reports although the task has none."""
+        return PHASE_NOTE in values
+
+
+class GatewayLayer(Layer):
+    """Lets the task call models through a gateway, which records the calls as steps."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
+        """Return a task that calls models through the gateway."""
+        return GatewayTask(task, self._gateway)
