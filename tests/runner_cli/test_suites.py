@@ -20,7 +20,7 @@ from evaljournal.runner.cli.commands.run import run as run_command
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
 from evaljournal.runner.cli.options.values import command_values
-from evaljournal.runner.cli.suites.discovery import command_line_settings
+from evaljournal.runner.cli.suites.discovery import command_line_settings, discover
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.sessions.session import Session
@@ -94,6 +94,22 @@ def two_evaluations() -> None:
     """Write two evaluations to the working directory."""
     define("alpha")
     define("beta", cases=4)
+
+
+def test_prices_apply_to_evaluations_without_code(tmp_path: Path) -> None:
+    """`--prices` sets the table of each chat model in a configuration file; a suite without one rejects it."""
+    define_toml("evals/recorded.toml")
+    assert "--prices applies to chat models and judges of evaluations without code" in rejected(
+        "run", "evals", "--prices", "prices.toml"
+    )
+    Path("evals/chat.toml").write_text(
+        'data = "qa.jsonl"\nname = "chat"\nchat = "m"\nbase-url = "http://127.0.0.1:9/v1"\nprompt = "{input}"\n'
+    )
+    Path("prices.toml").write_text('[models."m"]\ninput = 1.0\noutput = 2.0\n')
+    suite = discover(["evals"], {"prices": Path("prices.toml")})
+    prices = {item.evaluation.name: getattr(item.evaluation.tasks[""], "prices", None) for item in suite.evaluations}
+
+    assert {"alpha": None, "beta": None, "qa": None, "chat": Path("prices.toml")} == prices
 
 
 def test_a_directory() -> None:

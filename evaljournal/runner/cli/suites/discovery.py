@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import attrs
 
-from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation, read_settings
+from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation, is_definition_record, read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting
 from evaljournal.runner.cli.options.values import flat_table, to_keys
 from evaljournal.runner.data.toml_file import read_toml
@@ -18,6 +19,8 @@ SUITE: Final = "suite"
 """The key of a suite's TOML file."""
 _REJECTED: Final = ("shard", "export", "otlp", "otlp_content", "head_file")
 """Options of a single run, besides those that define an evaluation."""
+_SHARED: Final = ("prices",)
+"""Options that apply to each evaluation without code that has a model; one in Python has its own."""
 
 
 @attrs.frozen
@@ -42,9 +45,12 @@ def _toml(reference: str) -> dict[str, Any]:
     return read_toml(Path(reference)) if reference.endswith(".toml") else {}
 
 
-def load_toml(reference: str) -> LoadedEvaluation:
-    """Load the evaluation that a configuration file describes."""
-    return build_evaluation(Definition.read(Path(reference)), is_new=True)
+def load_toml(reference: str, options: Mapping[str, Any] = MappingProxyType({})) -> LoadedEvaluation:
+    """Load the evaluation that a configuration file describes; `options` are for those with a chat model or a judge."""
+    definition = Definition.read(Path(reference))
+    if any("chat" in layer or "judge" in layer for layer in definition.layers):
+        definition = attrs.evolve(definition, options=options)
+    return build_evaluation(definition, is_new=True)
 
 
 def discover(references: Sequence[str], values: Mapping[str, Any]) -> NewSuite:
@@ -60,25 +66,29 @@ def discover(references: Sequence[str], values: Mapping[str, Any]) -> NewSuite:
         raise UsageError("name must be a text", path=references[0])
     settings = flat_table(table, Path(references[0])) | command_line_settings(values)
     changes = read_settings(settings, Path(references[0]))  # A wrong key is an error before the evaluations are imported.
-    evaluations = [item for path in cast("Sequence[str]", paths) for item in _load(path)]
+    options = {option: values[option] for option in _SHARED if option in values}
+    evaluations = [item for path in cast("Sequence[str]", paths) for item in _load(path, options)]
     if not evaluations:
         raise UsageError(f"{' '.join(paths)} has no evaluation: no *.py file defines one, and no *.toml file has `data`")
+    records = [item.reference for item in evaluations if is_definition_record(item.reference)]
+    if options and not any(Definition.decode(record).options for record in records):
+        raise UsageError("--prices applies to chat models and judges of evaluations without code; the suite has none")
     _check_names(evaluations)
     return NewSuite(re.sub(r"[^\w.-]+", "-", name).strip("-.") or SUITE, evaluations, settings, changes)
 
 
-def _load(reference: str) -> Iterator[LoadedEvaluation]:
+def _load(reference: str, options: Mapping[str, Any]) -> Iterator[LoadedEvaluation]:
     path = Path(reference)
     if path.is_dir():
         for file in sorted([*path.glob("*.py"), *path.glob("*.toml")]):
             if file.suffix == ".py" and not file.name.startswith("_"):
                 yield from load_evaluations(file)
             elif file.suffix == ".toml" and "data" in read_toml(file):
-                yield load_toml(str(file))
+                yield load_toml(str(file), options)
     elif path.suffix == ".toml":
         if SUITE in read_toml(path):
             raise UsageError("is a suite, which another suite cannot contain; pass its evaluations", path=path)
-        yield load_toml(reference)
+        yield load_toml(reference, options)
     elif path.suffix == ".py" and path.is_file():
         evaluations = load_evaluations(path)
         if not evaluations:
@@ -106,7 +116,7 @@ def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None
     """Raise a UsageError for options that a suite does not have."""
     rejected_names = [name for name in ("config", *_REJECTED) if options[name] is not None]
     labels = {option.name: option.label for option in OPTIONS}
-    for name in (*rejected_names, *(name for name in values if name in DEFINITION and name != "name")):
+    for name in (*rejected_names, *(name for name in values if name in DEFINITION and name not in {"name", *_SHARED})):
         reason = "applies to a single run" if name in _REJECTED else "defines one evaluation"
         flag = labels.get(name, f"--{name}")
         raise UsageError(f"{flag} {reason}, not a suite; omit it, or run the evaluation alone")
