@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from itertools import count
-from typing import Any, BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, Self
 
 import orjson
 
@@ -41,6 +41,11 @@ class Line(NamedTuple):
     subject: str
     status: Literal["ok", "failed", "unchecked"]
     text: str
+
+    @classmethod
+    def comparing(cls, subject: str, is_equal: bool, text: str, label: str = "") -> Self:  # noqa: FBT001  # the result
+        """Return a line that says `text`, or that it is not so."""
+        return cls(subject, "ok" if is_equal else "failed", f"{label}{'' if is_equal else 'not '}{text}")
 
 
 def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, list[Line]]:
@@ -164,9 +169,9 @@ class _Check:
         yield from self._value_lines()
         yield from claim_lines(self._statement, self._means.members(), f"all {count}", is_complete=self._is_complete)
         for name, (salt, value) in self._commitments.items():
-            is_equal = commitment(bytes.fromhex(salt), value) == self._statement.predicate["commitments"][name]["value"]
-            yield Line(
-                "commitment", "ok" if is_equal else "failed", f"{name}: {value if is_equal else 'not the committed one'}"
+            stated = self._statement.predicate["commitments"][name]["value"]
+            yield Line.comparing(
+                "commitment", commitment(bytes.fromhex(salt), value) == stated, f"the committed one: {value}", f"{name}: "
             )
 
     def _value_lines(self) -> Iterator[Line]:

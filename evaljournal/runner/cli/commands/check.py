@@ -95,8 +95,9 @@ def _statement_line(statement: Statement, expected: Path | None) -> Line:
         name += f", root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials"
     if expected is None:
         return Line("statement", "unchecked", f"{name}: if you were given one before, pass it with --statement")
-    is_equal = statement.payload == read_statement(expected).payload
-    return Line("statement", "ok" if is_equal else "failed", f"{name}: {'' if is_equal else 'not '}that of --statement")
+    return Line.comparing(
+        "statement", statement.payload == read_statement(expected).payload, "that of --statement", f"{name}: "
+    )
 
 
 def _read(file: Path) -> tuple[Statement, list[Line], bool]:

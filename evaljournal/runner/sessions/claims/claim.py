@@ -384,12 +384,12 @@ def check_journal(
     if snapshot.state.outcome != "finished":
         yield Line("head", "failed", "the run was not finished at the record that the statement is about")
         return
-    is_equal = list(snapshot.subjects) == statement.content["subject"]
-    yield Line("head", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the journals that the statement is about")
+    yield Line.comparing(
+        "head", list(snapshot.subjects) == statement.content["subject"], "the journals that the statement is about"
+    )
     yield from _leaf_lines(snapshot, leaves)
     for name, (_, text) in commitments.items():
-        is_equal = snapshot.identities()[name] == text
-        yield Line("commitment", "ok" if is_equal else "failed", f"{name}: {'' if is_equal else 'not '}that of the journal")
+        yield Line.comparing("commitment", snapshot.identities()[name] == text, "that of the journal", f"{name}: ")
     yield from _predicate_lines(snapshot, read_secret(path), statement)
     if plan is not None:
         changes = _plan_differences(plan, snapshot)
@@ -416,8 +416,7 @@ def _predicate_lines(snapshot: Snapshot, secret: bytes | None, statement: Statem
     if secret is None:
         yield Line("root", "unchecked", "root and commitments: the salts are not in this copy of the run")
     else:
-        is_equal = own["tree"] == statement.own["tree"]
-        yield Line("root", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the root of the trials in the journal")
+        yield Line.comparing("root", own["tree"] == statement.own["tree"], "the root of the trials in the journal")
     follows = {name: expected[name] for name in ("claims", "sampleSize")}
     follows[MEMBER] = {name: own[name] for name in ("figures", "outputs", "errors")}
     yield from claim_lines(statement, follows, "the journal")
@@ -436,5 +435,5 @@ def check_plan(statement: Statement, plan: Statement) -> Iterator[Line]:
     """Compare a statement with the plan that it refers to."""
     reference = statement.predicate.get("preRegistration", {}).get("value")
     is_equal = plan.is_plan and reference == sha256(plan.payload).hexdigest() and statement.claims == plan.claims
-    yield Line("plan", "ok" if is_equal else "failed", f"{'' if is_equal else 'not '}the plan that the statement refers to")
+    yield Line.comparing("plan", is_equal, "the plan that the statement refers to")
     yield Line("plan", "unchecked", "that it existed before the run: only who published or timestamped it can show that")
