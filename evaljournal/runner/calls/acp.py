@@ -19,6 +19,7 @@ from evaljournal.runner.calls.agents.reported import AgentSteps
 from evaljournal.runner.calls.agents.rpc import ProgramEnded, RpcError, RpcProgram
 from evaljournal.runner.calls.agents.session import AgentSession, Allow
 from evaljournal.runner.calls.agents.transcripts import AgentFailed
+from evaljournal.runner.calls.attached import record_steps
 from evaljournal.runner.calls.command import GRACE, Command, CommandFailed, end_process, exit_error, read_tail, start_process
 from evaljournal.runner.calls.endpoint import BuiltinTask
 from evaljournal.runner.calls.gateway_env import gateway_env
@@ -108,7 +109,7 @@ class _OpenAcp:
 
     async def call(self, trial: TrialInput, _: object, /) -> str:
         arguments = self._program.arguments(trial.case)
-        steps = AgentSteps(None if gateway_env() else trial.record_steps)
+        steps = AgentSteps(None if gateway_env() else record_steps)
         workspace = open_workspace()
         directory = Path.cwd() if workspace is None else workspace.path
         name, has_files = Path(arguments[0]).name, workspace is not None

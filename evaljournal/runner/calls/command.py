@@ -198,13 +198,13 @@ class Command(BuiltinTask):
             return b""
         return orjson.dumps(case.input) + b"\n"
 
-    def transcript(self, trial: TrialInput) -> "Transcript | None":
+    def transcript(self) -> "Transcript | None":
         """Return the reader of what a coding agent prints; None if its output is not a transcript."""
         if self.output in ("text", "json"):
             return None
         from evaljournal.runner.calls.agents.transcripts import new_transcript  # noqa: PLC0415  # few commands need it
 
-        return new_transcript(self.output, trial)
+        return new_transcript(self.output)
 
     def request(self, case: Case) -> dict[str, Any]:
         """Return the command line and the input for a case, as they are recorded."""
@@ -231,7 +231,7 @@ class _OpenCommand:
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         arguments = self._command.arguments(trial.case)
         stdin = self._command.stdin(trial.case)
-        transcript = self._command.transcript(trial)
+        transcript = self._command.transcript()
         process = await start_process(arguments, trial, self._run)
         if transcript is not None:
             return await self._read_transcript(transcript, process, stdin, arguments[0])

@@ -21,9 +21,9 @@ import trio
 
 from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.text import as_text
-from evaljournal.runner.calls import TrialInput
 from evaljournal.runner.calls.agents.lines import read_lines
 from evaljournal.runner.calls.agents.reported import AgentSteps, text_blocks
+from evaljournal.runner.calls.attached import record_steps
 from evaljournal.runner.calls.gateway_env import gateway_env
 from evaljournal.runner.calls.http.reply import InvalidReply
 from evaljournal.runner.calls.notes import note
@@ -271,6 +271,6 @@ TRANSCRIPTS: Final[Mapping[str, type[Transcript]]] = {
 """Output format → its reader."""
 
 
-def new_transcript(output_format: str, trial: TrialInput) -> Transcript:
-    """Return the reader of a transcript, whose steps are recorded for the trial unless its calls go through the gateway."""
-    return TRANSCRIPTS[output_format](AgentSteps(None if gateway_env() else trial.record_steps))
+def new_transcript(output_format: str) -> Transcript:
+    """Return the reader of a transcript, whose steps are recorded unless the calls of the agent go through the gateway."""
+    return TRANSCRIPTS[output_format](AgentSteps(None if gateway_env() else record_steps))
