@@ -31,6 +31,7 @@ EXPERIMENT_SETTINGS: Final = (
     *("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants"),
     *("on_declined", "on_truncated"),
     *("workspace", "workspace_dirty", "agent_home"),
+    *("live_from", "live_model", "live_system"),
 )
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
 OnOutcome = Literal["score", "error", "exclude"]
@@ -54,6 +55,9 @@ OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
     "workspace_dirty": False,
     "agent_home": "fresh",
     "keep": "failing",
+    "live_from": None,
+    "live_model": None,
+    "live_system": None,
 }
 """Settings that a run records only if they have another value: older runs do not have them."""
 
@@ -122,6 +126,7 @@ _worker_pool: Final = rule(
     "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
     "'command:NxM:LINE', with 'scorers:' before all but 'none' if attempts do not run there",
 )
+_optional_text: Final = rule(lambda value: value is None or (isinstance(value, str) and bool(value.strip())), "must be text")
 DURATION_PROBLEM: Final = "must be a number of seconds above 0"
 _duration: Final = rule(lambda value: value is None or is_duration(value), DURATION_PROBLEM, "None turns it off")
 
@@ -264,6 +269,13 @@ class Settings(Selection):
     on_miss: Literal["fail", "live"] | None = field(default=None, validator=_one_of("fail", "live", None))
     """What happens to a call without a recorded reply: `fail` ends the trial with an error that shows what has changed, `live`
     makes the call. None: `fail` if `offline`, otherwise `live`."""
+    live_from: int | None = field(default=None, validator=whole_number(1, "None turns it off", optional=True))
+    """Number of the step from which each attempt makes its calls, with `replies`; the steps before it must be as recorded. See
+    `evaljournal what-if --from-step`."""
+    live_model: str | None = field(default=None, validator=_optional_text)
+    """The model that these calls are sent to, with the prefix of its dialect if that is another. None: as the task asks."""
+    live_system: str | None = field(default=None, validator=_optional_text)
+    """The system prompt of these calls. None: as the task has it."""
     offline: bool = field(default=False, validator=_of_type(bool))
     """Whether this process connects to this machine only. No API key is needed. Connections of commands are not prevented."""
 
@@ -372,3 +384,6 @@ class SettingOptions(TypedDict, total=False):
     replay_errors: bool
     on_miss: Literal["fail", "live"] | None
     offline: bool
+    live_from: int | None
+    live_model: str | None
+    live_system: str | None

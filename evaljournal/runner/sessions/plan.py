@@ -60,12 +60,12 @@ class Plan:
     """Rate-limit keys of the attempts."""
     variants: Sequence[str]
     """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
-    replies: "Replies | None" = None
-    """The recorded replies that answer its calls."""
     chosen_slots: int | None = None
     """The slots that the user has chosen; None: they follow from known limits, if there are any."""
     workspace: "WorkspaceSource | None" = None
     """What the workspaces of attempts are copied from."""
+    replies: "Replies | None" = None
+    """The recorded replies that answer its calls."""
 
     def has_elastic_slots(self, key: str) -> bool:
         """Return whether the slots of a rate-limit key follow from its known limits."""
@@ -136,6 +136,10 @@ def make_plan(
     if options.leave and not options.resume and not settings.batch:
         raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
     replies: Replies | None = None
+    if not settings.replies and settings.live_from is not None:
+        raise UsageError(
+            "has no effect without recorded replies; add --replies RUN", setting="live_from", value=settings.live_from
+        )
     if settings.replies or state.settings.get("reply_sources"):
         from evaljournal.runner.sessions import replies as replies_module  # noqa: PLC0415  # few runs need it
 
@@ -180,7 +184,7 @@ def make_plan(
         shard=str(shard or ""),
     )
     _check_unchanged(state, run_started, selection.trials, path, options)
-    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, replies, chosen_slots, workspace)
+    return Plan(settings, trials, run_started, slots, evaluation, keys, variants, chosen_slots, workspace, replies)
 
 
 def select_trials(

@@ -7,6 +7,7 @@ the task's own code, its set-up, steps with `reuse=False`, and functions that sc
 What an earlier attempt of this run has executed comes after the replies of the sources, as it did in that attempt.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from evaljournal.runner.steps.keys import first_difference
 from evaljournal.runner.steps.replies.journal import RunReplies, open_run, question_key, request_key
 from evaljournal.runner.steps.replies.miss import ReplyMissing, difference_text, missing_step
 from evaljournal.runner.steps.replies.recorded import RecordedAnswer, RecordedReply, RecordedVerdict, TrialReplies
+from evaljournal.runner.steps.replies.rewrite import Rewrite
 
 _HTTP_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 RECORDED_SOURCES = "reply_sources"
@@ -50,6 +52,8 @@ class Replies:
     any_trial: bool = False
     errors: bool = False
     """Whether recorded failures are replayed."""
+    rewrite: Rewrite | None = None
+    """How model calls are changed from that step on."""
     before: float = float("inf")
     """Replies of steps with this number, or a larger one, are not used, and a call there is no miss: it is made."""
 
@@ -64,6 +68,8 @@ class Replies:
             goes_live=settings.goes_live,
             any_trial=settings.replies_any_trial,
             errors=settings.replay_errors,
+            before=settings.live_from or math.inf,
+            rewrite=Rewrite(settings.live_from, settings.live_model, settings.live_system) if settings.live_from else None,
         )
 
     @property
@@ -77,8 +83,10 @@ class Replies:
 
     def find(self, state: TrialState, case: str) -> TrialReplies | None:
         """Return what the first source that has something has recorded for a trial; call it in a thread."""
-        key = state.fingerprint, state.variant, state.repeat
-        matches = (source.find(key, case) for source in self.sources)
+        keys = [(state.fingerprint, state.variant, state.repeat)]
+        if self.before < math.inf and state.repeat > 1:  # More repeats go on from the same steps.
+            keys.append((state.fingerprint, state.variant, 1))
+        matches = (source.find(key, case) for key in keys for source in self.sources)
         return next((replies for replies in matches if replies is not None), None)
 
     def find_answer(self, state: TrialState, case: str) -> tuple[RunReplies, TrialReplies] | None:
@@ -161,7 +169,7 @@ class ReplayedTask:
         attempt = _Attempt(self._replies, recorded)
         if recorded is not None:
             steps.offer_first(recorded.offered(before=self._replies.before, errors=self._replies.errors))
-        steps.on_miss = attempt.handle_miss
+        steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
         try:
             output = await self._task.call(trial if self._task.takes_trial else trial.case.input, on_late)
         except Exception as exc:
@@ -190,7 +198,9 @@ class _Attempt:
         if self._replies.any_trial and (reply := self._replies.pooled(step, self._used)) is not None:
             self._used_seqs.add((reply.origin.run, reply.origin.seq))
             return reply
-        if self._replies.goes_live or self._is_failing_tool(step):
+        # What precedes the first live step must be as recorded.
+        goes_live = self._replies.goes_live and self._replies.before == math.inf
+        if goes_live or self._is_failing_tool(step):
             return None
         unused = [reply for _, reply in steps.available_results if isinstance(reply, RecordedReply)]
         unused += [reply for reply in self._recorded.steps if reply.error] if self._recorded is not None else []

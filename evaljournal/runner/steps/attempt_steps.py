@@ -64,7 +64,7 @@ class Step:
     input: StepInput
     reusable: bool
     number: int = 0
-    """Its number in the attempt."""
+    """Its number in the attempt; 0: it gets one when it begins."""
     parent: int = 0
     """Number of the step that started it; 0: the task itself."""
     started_at: float = 0.0
@@ -102,6 +102,9 @@ class AttemptSteps:
     """What the keys of its model calls leave out."""
     on_miss: "Callable[[AttemptSteps, Step], RecordedResult | None] | None" = attrs.field(init=False, default=None)
     """Called with a step that has no recorded result; it may have one from elsewhere, or raise. None: the step is executed."""
+    rewrite: Callable[[int, str, str, bytes], tuple[str, bytes]] | None = attrs.field(init=False, default=None)
+    """Called with the number, the method, the URL and the body of an HTTP request that is a step; returns URL and body as they
+    are sent. None: as the task has made them."""
     inputs: RecordedInputs = attrs.field(init=False, factory=RecordedInputs)
     """The inputs of the steps that ended."""
     _results: dict[Key, deque[RecordedResult]] = attrs.field(init=False, factory=dict[Key, deque[RecordedResult]])
@@ -135,7 +138,8 @@ class AttemptSteps:
 
     def begin(self, step: Step) -> RecordedResult | None:
         """Start a step; if an earlier attempt has its result, record that it is reused, and return the result."""
-        step.number, step.parent, step.started_at = next(self._numbers), _parent.get(), self._clock()
+        step.number = step.number or next(self._numbers)
+        step.parent, step.started_at = _parent.get(), self._clock()
         result = self._take(step) if self._results and step.reusable else None
         if result is None and self.on_miss is not None:
             result = self.on_miss(self, step)

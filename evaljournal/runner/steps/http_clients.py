@@ -79,15 +79,15 @@ class _RecordedTransport:
             return self._transport.handle_request(request)
         waited = 0.0
         while True:
-            call = _Call(steps, request, request.read(), waited)
             try:
+                call = _Call(steps, request, request.read(), waited)
                 if (earlier_result := steps.begin(call.step)) is not None:
                     return _response(self._module, earlier_result.output)
                 admit_in_thread(steps, call.step)
             except NotSent as exc:
                 return _rejection(self._module, exc)
             try:
-                response = self._transport.handle_request(request)
+                response = self._transport.handle_request(call.request)
                 if response.status_code in REJECTED_STATUSES:
                     response.read()
             except Exception as exc:
@@ -105,15 +105,15 @@ class _RecordedTransport:
             return await self._transport.handle_async_request(request)
         waited = 0.0
         while True:
-            call = _Call(steps, request, await request.aread(), waited)
             try:
+                call = _Call(steps, request, await request.aread(), waited)
                 if (earlier_result := steps.begin(call.step)) is not None:
                     return _response(self._module, earlier_result.output)
                 await admit_in_loop(steps, call.step)
             except NotSent as exc:
                 return _rejection(self._module, exc)
             try:
-                response = await self._transport.handle_async_request(request)
+                response = await self._transport.handle_async_request(call.request)
                 if response.status_code in REJECTED_STATUSES:
                     await response.aread()
             except Exception as exc:
@@ -145,6 +145,12 @@ def _rejection(module: ModuleType, error: NotSent) -> Any:
     return module.Response(HTTPStatus.BAD_REQUEST, headers=dict([NO_SDK_RETRY]), json=body)
 
 
+def _with_body(request: Any, url: str, body: bytes) -> Any:
+    """Return a request with another URL and body."""
+    headers = [header for header in request.headers.raw if header[0].lower() not in {b"content-length", b"transfer-encoding"}]
+    return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
+
+
 def _headers(message: Any) -> dict[str, str]:
     """Return the headers of a request or a response with lower-case names; the library's own class is slow."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message.headers.raw}
@@ -158,7 +164,14 @@ class _Call:
         self.steps = steps
         self.error: Exception | None = None
         """Why the request failed, once that is known."""
-        self._url = str(request.url)
+        self._url, number = str(request.url), 0
+        if steps.rewrite is not None:
+            number = steps.next_number()
+            self._url, new_body = steps.rewrite(number, request.method, self._url, body)
+            if new_body is not body:
+                request, body = _with_body(request, self._url, new_body), new_body
+        self.request = request
+        """The request as it is sent."""
         headers = _headers(request)
         api_keys = [value.rpartition(" ")[2] for name in _API_KEY_HEADERS if (value := headers.get(name))]
         for key in api_keys:
@@ -172,7 +185,7 @@ class _Call:
             api_keys=api_keys,
             key_rules=steps.key_rules,
         )
-        self.step.waited = waited
+        self.step.waited, self.step.number = waited, number
         self._reader: StepReply
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):

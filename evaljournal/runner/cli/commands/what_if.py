@@ -43,18 +43,49 @@ _HOW_TO_RECORD: Final = (
 @click.option("--rpm", multiple=True, metavar="N", help="Maximum requests per minute to each model, or to one: MODEL=500.")
 @click.option("--tpm", multiple=True, metavar="N", help="Maximum tokens per minute, such as 200k, like --rpm.")
 @click.option("--slots", type=click.IntRange(1), metavar="N", help="Maximum concurrent attempts per rate-limit key.")
+@click.option(
+    "--from-step",
+    "from_steps",
+    multiple=True,
+    type=click.IntRange(1),
+    metavar="K",
+    help="Run again: each attempt is served its recorded steps before K, and makes its calls from there; repeatable.",
+)
+@click.option("--model", metavar="MODEL", help="With --from-step: send the model calls from there to this model.")
+@click.option("--system", type=click.Path(path_type=Path), metavar="FILE", help="With --from-step: their system prompt.")
+@click.option("--repeats", type=click.IntRange(1), metavar="N", help="With --from-step: repeats of each case.")
+@click.option("--budget", multiple=True, metavar="UNIT=N", help="With --from-step: as in `run`; repeatable.")
+@click.option("--task", "reference", metavar="REFERENCE", help="With --from-step: location of the evaluation, if it was moved.")
+@click.option("--trust", is_flag=True, help="With --from-step: execute what a run of another user or machine names.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object as JSON.")
 def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
-    """Compute cost and wall time of a run's calls under other prices and limits; nothing is called.
+    """Compute cost and wall time of a run's calls under other prices and limits; nothing is called, except with --from-step.
 
     The cost follows from the recorded tokens. The wall time follows from the recorded seconds of each call, on a virtual clock,
     with the scheduler, limits and retries of a real run. What it assumes is printed.
+
+    With --from-step K, the evaluation of the run is executed: each attempt gets its recorded steps before K, and calls are made
+    from there, with another model or system prompt. It is a run of its own, which `resume` continues, and is compared with RUN.
+    An estimate of its cost is printed first. A run that you did not start on this machine needs --trust or --task.
 
     \b
     evaljournal what-if --model-price gpt-5.4-mini
     evaljournal what-if runs/capitals/0001 --cache-hit 0.8 --rpm 500 --tpm 200k
     evaljournal what-if runs/capitals/0001 --slots 50 --json
+    evaljournal what-if runs/agent/0001 --from-step 2 --from-step 4 --model gpt-5.4-mini --budget cost=5
     """
+    live = {name: options.pop(name) for name in ("model", "system", "repeats", "budget", "reference", "trust")}
+    from_steps = options.pop("from_steps")
+    if from_steps:
+        if any(value for name, value in options.items() if name != "prices"):
+            raise UsageError("--from-step makes calls; pass options that only compute in another command")
+        from evaljournal.runner.cli.counterfactual import run_from_steps  # noqa: PLC0415  # it imports what a run needs
+
+        run_from_steps(path, from_steps, prices=options["prices"], as_json=as_json, **live)
+        return
+    if given := [name for name, value in live.items() if value]:
+        flag = {"reference": "task"}.get(given[0], given[0])
+        raise UsageError(f"--{flag} has no effect without --from-step")
     result = _recomputed(path, as_json=as_json, **options)
     if as_json:
         print_json(result.as_json())
@@ -117,6 +148,8 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
     counts, path = calls.counts, view.path
     if not any(trial.attempts for trial in calls.trials.values()):
         raise UsageError(f"{path} has no attempt that ended, so there is nothing to compute")
+    if counts["replayed"]:
+        raise UsageError(f"{path} was answered from recorded replies, which took no time; pass the run that made the calls")
     if counts["batched"]:
         raise UsageError(f"{path} was sent in batches, whose calls have no recorded seconds; the wall time is not computed")
     values = {name: list(amounts) for name, amounts in options.items() if amounts}

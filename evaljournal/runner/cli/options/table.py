@@ -474,6 +474,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             type=click.Choice(["fail", "live"]),
         ),
         Option("--replies-any-trial", "Also use replies of other trials, as a cache.", "settings"),
+        Option("live-from N", "With replies: the step from which each attempt makes its calls; see what-if.", "settings", "3"),
+        Option("live-model MODEL", "The model that these calls are sent to.", "settings", '"gpt-5.4-mini"'),
+        Option("live-system TEXT", "The system prompt of these calls.", "settings", '"Answer briefly."'),
         Option("--replay-errors", "Let calls that failed fail again, to test the task's own retries.", "settings"),
     ),
     "Limits": (

@@ -102,7 +102,7 @@ class RecordedCalls:
         self.agent_keys: set[str] = set()
         """Rate-limit keys of attempts whose model calls were recorded as steps."""
         self.counts = Counter[str]()
-        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens` and `advertised` limits."""
+        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens`, `replayed` steps and `advertised` limits."""
         self._running: dict[str, _Running] = {}
         self._scoring: dict[tuple[str, str], float] = {}
         """Trial and scorer of a call in flight → its start."""
@@ -194,6 +194,7 @@ class RecordedCalls:
 
     def _add_step(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
         running = self._running.get(event.trial)
+        self.counts["replayed"] += isinstance(event, events.StepReplayed)
         if running is None or event.kind != "model" or event.phase != "task" or event.parent:
             return
         usage = event.usage if isinstance(event, events.StepCompleted) else None

@@ -53,7 +53,7 @@ class Repricing:
             case events.StepCompleted():
                 if event.usage is not None:
                     self.counts["inner"] += 1
-                    add(self.usage, self._of_reply(event.usage, event.output, _requested_model(event), is_inner=True))
+                    add(self.usage, self.usage_of(event))
             case events.AttemptSucceeded() | events.AttemptFailed() | events.AttemptTimedOut():
                 if event.usage is not None:
                     add(self.usage, self._of_reply(event.usage, getattr(event, "output", None), ""))
@@ -61,6 +61,10 @@ class Repricing:
                 add(self.usage, noted_usage(event.name, self._of_note(event)))
             case _:
                 pass
+
+    def usage_of(self, event: events.StepCompleted) -> Any:
+        """Return the usage of a step."""
+        return self._of_reply(event.usage, event.output, _requested_model(event), is_inner=True)
 
     def _mark(self, trial: str, batch: int, *, is_judge: bool) -> None:
         (self._batched.add if batch else self._batched.discard)((trial, is_judge))

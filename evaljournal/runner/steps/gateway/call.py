@@ -141,7 +141,12 @@ class Call:
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.read_body(MAX_BYTES)
-            self._step = await self._parse_step(body) if self.route.is_recorded else None
+            if self.route.is_recorded:
+                self._step, body = await self._parse_step(body)
+        except NotSent as exc:
+            attempt.fail(exc)
+            await connection.reject(HTTPStatus.BAD_REQUEST, str(exc), _NO_RETRY)
+            return
         except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
             return
@@ -187,22 +192,30 @@ class Call:
                 return
             self._step = step.again(waited)
 
-    async def _parse_step(self, body: bytes) -> Step:
-        def parse() -> Step:
+    async def _parse_step(self, body: bytes) -> tuple[Step, bytes]:
+        """Return the step of a request, and its body as it is sent."""
+        steps = self.attempt.steps
+        number = 0 if steps.rewrite is None else steps.next_number()
+
+        def parse() -> tuple[Step, bytes]:
             check_values(body, label="the request")
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _HEADER_NAMES.get(key))}
             url = f"{self.route.origin}{self.target}"
-            keys = self.route.provider.api_keys
-            steps = self.attempt.steps
-            return step_of_request(
+            keys, content = self.route.provider.api_keys, body
+            if steps.rewrite is not None:
+                url, content = steps.rewrite(number, self.route.method, url, body)
+                self.target = url.removeprefix(self.route.origin)
+            step = step_of_request(
                 self.route.method,
                 url,
                 headers,
-                body,
+                content,
                 earlier_inputs=steps.inputs,
                 api_keys=keys,
                 key_rules=steps.key_rules,
             )
+            step.number = number
+            return step, content
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))

@@ -1,0 +1,184 @@
+"""`evaljournal what-if --from-step`: recorded steps up to one, calls to another model from there, and a comparison."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepReplayed
+from evaljournal.runner.steps.replies.rewrite import CannotRewrite, Rewrite
+from tests.runner_cli.commands import evaljournal, printed, rejected
+from tests.runs import events
+
+AGENT = """
+import httpx
+from evaljournal import evaluation
+
+@evaluation(cases=["lima", "oslo"], slots=1, durable="http", loop="asyncio")
+async def agent(name):
+    history = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": name}]
+    async with httpx.AsyncClient(base_url="URL") as client:
+        for _ in range(4):
+            reply = (await client.post("/chat/completions", json={"model": "large", "messages": history})).json()
+            history.append(reply["choices"][0]["message"])
+    return " ".join(message["content"] for message in history[2:])
+
+@agent.score
+def is_large(output):
+    return "small" not in output
+"""
+
+
+class _Provider(BaseHTTPRequestHandler):
+    """Answers with the model of the request."""
+
+    requests: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.requests.append(request)
+        message = {"role": "assistant", "content": request["model"]}
+        usage = {"prompt_tokens": 1_000, "completion_tokens": 10}
+        body = json.dumps({"model": request["model"], "choices": [{"message": message}], "usage": usage}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def provider() -> Iterator[list[dict[str, Any]]]:
+    """Record a run of an agent with four calls in each of two trials; return the requests from then on."""
+    _Provider.requests = requests = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        Path("agent.py").write_text(AGENT.replace("URL", f"http://127.0.0.1:{server.server_port}/v1"))
+        Path("prices.toml").write_text("[models.small]\ninput = 1.0\noutput = 0.0\n")
+        assert 0 == evaljournal("run", "agent.py", "-o", "recorded", "--plain").exit_code
+        requests.clear()
+        yield requests
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _outputs(path: Path) -> list[Any]:
+    return [event.output for event in events(path, AttemptSucceeded)]
+
+
+def test_the_other_model_takes_over_at_a_step(provider: list[dict[str, Any]]) -> None:
+    """Steps before it are served from the record; the others call the other model, and the scores of both runs are paired."""
+    Path("system.txt").write_text("Be brief.")
+    options = ("--from-step", "3", "--from-step", "4", "--model", "small", "--system", "system.txt", "--prices", "prices.toml")
+
+    result = evaljournal("what-if", "recorded", *options)
+
+    assert 0 == result.exit_code, result.output
+    assert "from step 3: 2 of 2 trials go live, about 4 model calls, about $0.00400" in result.stderr
+    runs = [Path("runs/agent/0001"), Path("runs/agent/0002")]
+    assert [["large large small small"] * 2, ["large large large small"] * 2] == [_outputs(run) for run in runs]
+    assert ["small"] * 6 == [request["model"] for request in provider]
+    assert [{"role": "system", "content": "Be brief."}] * 6 == [request["messages"][0] for request in provider]
+    assert [(4, 8), (6, 8)] == [(len(events(run, StepReplayed)), len(events(run, StepCompleted))) for run in runs]
+    assert "is_large" in result.stdout
+
+
+def test_an_interrupted_run_is_resumed_with_the_other_model(provider: list[dict[str, Any]]) -> None:
+    """A budget stops it; `resume` continues it from the same step, and calls the same model."""
+    options = ("--from-step", "3", "--model", "small", "--budget", "input_tokens=1", "--json")
+    result = evaljournal("what-if", "recorded", *options)
+
+    assert 3 == result.exit_code, result.output
+    assert "budget" == json.loads(result.stdout)["steps"][0]["stop_reason"]
+
+    resumed = evaljournal("resume", "runs/agent/0001", "--budget", "input_tokens=100k", "--plain")
+
+    assert resumed.exit_code in {0, 1}, resumed.output
+    assert ["large large small small"] * 2 == _outputs(Path("runs/agent/0001"))
+    assert ["small"] * 4 == [request["model"] for request in provider]
+
+
+def test_repeats_start_from_the_same_steps(provider: list[dict[str, Any]]) -> None:
+    """Each repeat is served the recorded steps of its case."""
+    result = printed("what-if", "recorded", "--from-step", "4", "--model", "small", "--repeats", "3")
+
+    assert 6 == len(provider)
+    assert ["large large large small"] * 6 == _outputs(Path(result["steps"][0]["path"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--from-step", "9"], "--from-step 9 is beyond the last step of recorded; its longest trial has 4"),
+        (["--from-step", "2", "--model", "anthropic:claude-haiku-5-5"], "cannot be sent to anthropic:claude-haiku-5-5"),
+        (["--from-step", "2", "--system", "missing.txt"], "cannot read the system prompt"),
+        (["--from-step", "2", "--rpm", "5"], "pass options that only compute in another command"),
+        (["--model", "small"], "--model has no effect without --from-step"),
+    ],
+)
+def test_an_impossible_request(provider: list[dict[str, Any]], options: list[str], error: str) -> None:
+    """It is a usage error, and nothing is called."""
+    assert error in rejected("what-if", "recorded", *options)
+    assert [] == provider
+
+
+def test_a_run_without_steps() -> None:
+    """The error names the options that record steps."""
+    Path("plain.py").write_text("from evaljournal import evaluation\n@evaluation(cases=[1])\ndef plain(n): return n\n")
+    evaljournal("run", "plain.py", "-o", "plain", "--plain")
+
+    error = rejected("what-if", "plain", "--from-step", "1")
+
+    assert "plain has recorded no steps" in error
+    assert "durable=http" in error
+
+
+_BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "/v1/chat/completions": (
+        {"model": "a", "messages": [{"role": "developer", "content": "x"}, {"role": "user", "content": "y"}]},
+        {"model": "b", "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "y"}]},
+    ),
+    "/v1/responses": (
+        {"model": "a", "input": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]},
+        {"model": "b", "input": [{"role": "user", "content": "y"}], "instructions": "S"},
+    ),
+    "/v1/messages": ({"model": "a", "system": [{"text": "x"}]}, {"model": "b", "system": "S"}),
+    "/v1beta/models/a:generateContent": (
+        {"system_instruction": {"parts": []}, "contents": []},
+        {"contents": [], "systemInstruction": {"parts": [{"text": "S"}]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("path", _BODIES)
+def test_requests_are_rewritten_by_their_dialect(path: str) -> None:
+    """Model and system prompt are replaced where each API has them; earlier steps and other requests stay as they are."""
+    body, expected = _BODIES[path]
+    url, content, rewrite = f"https://api.example{path}", json.dumps(body).encode(), Rewrite(3, "b", "S")
+
+    new_url, new_content = rewrite(3, "POST", url, content)
+
+    assert expected == json.loads(new_content)
+    assert url.replace("/a:", "/b:") == new_url
+    assert (url, content) == rewrite(2, "POST", url, content)
+    assert (f"{url}/x", content) == rewrite(3, "POST", f"{url}/x", content)
+
+
+def test_a_request_that_cannot_be_rewritten_is_not_sent() -> None:
+    """A body that is not JSON, or a model of another API, is an error before the call."""
+    url = "https://api.example/v1/messages"
+
+    for rewrite, body in ((Rewrite(1, "b"), b"[1]"), (Rewrite(1, "gemini:b"), b"{}")):
+        with pytest.raises(CannotRewrite, match="step 2 cannot be rewritten"):
+            rewrite(2, "POST", url, body)
