@@ -48,6 +48,8 @@ class RecordedSteps:
         self._repricing = repricing
         self._open: dict[str, dict[int, _Call]] = {}
         """Trial → number → step of the attempts that have not returned an output."""
+        self._completed: dict[str, dict[int, _Call]] = {}
+        """Trial → record → step of all its attempts, which a later attempt may reuse."""
         self._steps: dict[str, dict[int, _Call]] = {}
 
     def apply(self, record: Record) -> None:
@@ -55,18 +57,21 @@ class RecordedSteps:
         match event := record.event:
             case events.AttemptStarted():
                 self._open[event.trial] = {}
-            case events.StepCompleted() | events.StepReused():
-                self._open.setdefault(event.trial, {})[event.step] = self._call(event)
+            case events.StepCompleted():
+                call = self._completed.setdefault(event.trial, {})[record.seq] = self._call(event)
+                self._open.setdefault(event.trial, {})[event.step] = call
+            case events.StepReused():
+                if (call := self._completed.get(event.trial, {}).get(event.completed_seq)) is not None:
+                    self._open.setdefault(event.trial, {})[event.step] = call
             case events.AttemptSucceeded():
                 self._steps[event.trial] = self._open.pop(event.trial, {})
+                self._completed.pop(event.trial, None)
             case events.TrialWithdrawn():
                 self._steps.pop(event.trial, None)
             case _:
                 pass
 
-    def _call(self, event: events.StepCompleted | events.StepReused) -> _Call:
-        if isinstance(event, events.StepReused):
-            return _Call("", is_model=False, usage={})
+    def _call(self, event: events.StepCompleted) -> _Call:
         endpoint = next((name for name in DIALECTS if event.name.partition(" ")[0] == name.replace("/", ".")), "")
         usage: dict[str, float] = {}
         add(usage, self._repricing.usage_of(event))
