@@ -57,7 +57,8 @@ class _Provider(BaseHTTPRequestHandler):
 @pytest.fixture
 def provider() -> Iterator[list[dict[str, Any]]]:
     """Record a run of an agent with four calls in each of two trials; return the requests from then on."""
-    _Provider.requests = requests = []
+    requests: list[dict[str, Any]] = []
+    _Provider.requests = requests
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

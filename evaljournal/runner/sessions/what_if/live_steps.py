@@ -61,8 +61,9 @@ class RecordedSteps:
                 call = self._completed.setdefault(event.trial, {})[record.seq] = self._call(event)
                 self._open.setdefault(event.trial, {})[event.step] = call
             case events.StepReused():
-                if (call := self._completed.get(event.trial, {}).get(event.completed_seq)) is not None:
-                    self._open.setdefault(event.trial, {})[event.step] = call
+                reused = self._completed.get(event.trial, {}).get(event.completed_seq)
+                if reused is not None:
+                    self._open.setdefault(event.trial, {})[event.step] = reused
             case events.AttemptSucceeded():
                 self._steps[event.trial] = self._open.pop(event.trial, {})
                 self._completed.pop(event.trial, None)

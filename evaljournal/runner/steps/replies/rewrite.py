@@ -89,8 +89,8 @@ def _with_system(content: dict[str, Any], endpoint: str, system: str) -> dict[st
             return {**content, **kept, "instructions": system}
         case _:
             messages = content.get("messages")
-            others = [message for message in messages if not _is_system(message)] if isinstance(messages, list) else []
-            return {**content, "messages": [{"role": "system", "content": system}, *others]}
+            turns = [message for message in messages if not _is_system(message)] if isinstance(messages, list) else []
+            return {**content, "messages": [{"role": "system", "content": system}, *turns]}
 
 
 def _is_system(message: object) -> bool:
