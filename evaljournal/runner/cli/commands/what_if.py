@@ -79,7 +79,7 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
     if from_steps:
         if any(value for name, value in options.items() if name != "prices"):
             raise UsageError("--from-step makes calls; pass options that only compute in another command")
-        from evaljournal.runner.cli.counterfactual import run_from_steps  # noqa: PLC0415  # it imports what a run needs
+        from evaljournal.runner.cli.commands.counterfactual import run_from_steps  # noqa: PLC0415  # it imports what a run needs
 
         run_from_steps(path, from_steps, prices=options["prices"], as_json=as_json, **live)
         return
