@@ -83,8 +83,8 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
 
         run_from_steps(path, from_steps, prices=options["prices"], as_json=as_json, **live)
         return
-    if given := [name for name, value in live.items() if value]:
-        flag = {"reference": "task"}.get(given[0], given[0])
+    if unused := [name for name, value in live.items() if value]:
+        flag = {"reference": "task"}.get(unused[0], unused[0])
         raise UsageError(f"--{flag} has no effect without --from-step")
     result = _recomputed(path, as_json=as_json, **options)
     if as_json:
