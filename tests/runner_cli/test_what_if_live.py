@@ -166,14 +166,14 @@ _BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_requests_are_rewritten_by_their_dialect(path: str) -> None:
     """Model and system prompt are replaced where each API has them; earlier steps and other requests stay as they are."""
     body, expected = _BODIES[path]
-    url, content, rewrite = f"https://api.example{path}", json.dumps(body).encode(), Rewrite(3, "b", "S")
+    url, content, rewrite = f"https://api.example{path}?alt=sse&at=1:2", json.dumps(body).encode(), Rewrite(3, "b", "S")
 
     new_url, new_content = rewrite(3, "POST", url, content)
 
     assert expected == json.loads(new_content)
     assert url.replace("/a:", "/b:") == new_url
     assert (url, content) == rewrite(2, "POST", url, content)
-    assert (f"{url}/x", content) == rewrite(3, "POST", f"{url}/x", content)
+    assert (other := url.replace("?", "/x?"), content) == rewrite(3, "POST", other, content)
 
 
 def test_a_request_that_cannot_be_rewritten_is_not_sent() -> None:

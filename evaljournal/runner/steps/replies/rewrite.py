@@ -69,8 +69,9 @@ class Rewrite:
         if self.model is not None:
             name = split_model(self.model)[1]
             if is_gemini(urlsplit(url).path):
-                head, _, method_name = url.rpartition(":")
-                url = f"{head.rpartition('/')[0]}/{name}:{method_name}"
+                address, mark, query = url.partition("?")
+                models, _, method_name = address.rpartition(":")
+                url = f"{models.rpartition('/')[0]}/{name}:{method_name}{mark}{query}"
             else:
                 content = {**content, "model": name}
         return url, orjson.dumps(content)
