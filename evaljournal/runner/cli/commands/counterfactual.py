@@ -4,6 +4,7 @@ Each of them is an ordinary run with recorded replies: it has a directory, a bud
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from evaljournal.runner.sessions.what_if.live_steps import LiveEstimate, Recorde
 from evaljournal.runner.sessions.what_if.repricing import Repricing
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 
-_SESSION: dict[str, Any] = {"json": False, "plain": False, "verbose": False, "export": None, "head_file": None}
 _MAX_LISTED = 5
 """Trials of a kind that are listed for each step."""
 
@@ -77,7 +77,9 @@ def run_from_steps(
     for rewrite, estimate in zip(rewrites, estimates, strict=True):
         live = {"live_from": rewrite.from_step, "live_model": rewrite.model, "live_system": rewrite.system}
         with user_code():
-            outcome = CommandSession(evaluation, location, {**settings, **live}, {**_SESSION, "trust": trust}).run_numbered()
+            # Options of output that this command does not have are off.
+            session_options = defaultdict[str, Any](lambda: None, trust=trust)
+            outcome = CommandSession(evaluation, location, {**settings, **live}, session_options).run_numbered()
         if outcome.stop_reason:
             echo(f"step {rewrite.from_step}: {outcome.stop_reason}; to continue: {command('resume', outcome.path)}", err=True)
         results.append(_compared(path, rewrite, estimate, outcome, as_json=as_json))
