@@ -19,7 +19,7 @@ _ROW = re.compile(r"^\| (?:… )?(.+?) \| (.+) \|$", re.MULTILINE)
 _HEADING = re.compile(r"^\| (\w[^|]*) \| \|$", re.MULTILINE)
 _PAGE = re.compile(r"\]\(([\w-]+\.md)[)#]")
 _OUTSIDE = re.compile(r"\]\(\.\./([^)\s]+)\)")
-_BLOCK = re.compile(r"^```(\w+) [^\n{]*$", re.MULTILINE)
+_BLOCK = re.compile(r"^```(\w+) ([^\n{]+)$", re.MULTILINE)
 
 
 def navigation() -> list[dict[str, Any]]:
@@ -29,21 +29,21 @@ def navigation() -> list[dict[str, Any]]:
     pages = {"index.md"}
     for part in re.split(r"\n\n", text):
         if heading := _HEADING.search(part):
-            items = []
+            items = list[dict[str, str]]()
             for question, answer in _ROW.findall(part[heading.end() :]):
-                for page in dict.fromkeys(_PAGE.findall(answer)):
-                    if page not in pages:
-                        items.append({_label(question, page): page})
-                        pages.add(page)
+                new_pages = [page for page in dict.fromkeys(_PAGE.findall(answer)) if page not in pages]
+                guides = [page for page in new_pages if not page.startswith("tutorial")]
+                items += [{_label(question) if page in guides[:1] else _title(page): page} for page in new_pages]
+                pages.update(new_pages)
             sections.append({heading[1].capitalize(): items})
     others = sorted(path.name for path in HERE.glob("*.md") if path.name not in pages)
     return [*sections, {"Reference": [{_title(page): page} for page in others]}]
 
 
-def _label(question: str, page: str) -> str:
-    """Return a question as the label of a page; a tutorial has its title."""
+def _label(question: str) -> str:
+    """Return a question as the label of its first guide; tutorials and other guides have their titles."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", question)
-    return _title(page) if page.startswith("tutorial") else text[:1].upper() + text[1:]
+    return text[:1].upper() + text[1:]
 
 
 def _title(page: str) -> str:
@@ -64,8 +64,13 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links to files beside docs/ to the repository, and remove what the tests read in the first line of a code block."""
-    return _BLOCK.sub(r"```\1", _OUTSIDE.sub(rf"]({REPOSITORY}/\1)", markdown))
+    """Lead links to files beside docs/ to the repository; the name of a file is the title of its code block."""
+
+    def titled(match: re.Match[str]) -> str:
+        is_file = match[2] not in {"no-run", "output"}  # What the tests do with a block.
+        return f'```{match[1]} title="{match[2]}"' if is_file else f"```{match[1]}"
+
+    return _BLOCK.sub(titled, _OUTSIDE.sub(rf"]({REPOSITORY}/\1)", markdown))
 
 
 def on_post_build(config: Any) -> None:

@@ -67,10 +67,10 @@ def test_a_release_needs_no_secret() -> None:
 def test_each_page_is_in_the_navigation_once() -> None:
     """The site has every page, under the question of docs/index.md; a link out of docs/ leads to the repository."""
     pages = [page for section in SITE["navigation"]() for items in section.values() for page in _pages(items)]
-    text = SITE["on_page_markdown"]("[a](../README.md#set-up) [b](cli.md)\n```sh no-run\nx\n```\n")
+    text = SITE["on_page_markdown"]("[a](../README.md#set-up) [b](cli.md)\n```sh no-run\nx\n```\n```python a.py\n```\n")
 
     assert sorted(path.name for path in (ROOT / "docs").glob("*.md")) == sorted(pages)
-    assert f"[a]({SITE['REPOSITORY']}/README.md#set-up) [b](cli.md)\n```sh\nx\n```\n" == text
+    assert f'[a]({SITE["REPOSITORY"]}/README.md#set-up) [b](cli.md)\n```sh\nx\n```\n```python title="a.py"\n```\n' == text
     assert [] == [page for page in pages if page != "index.md" and not SITE["_summary"](page)]
 
 
