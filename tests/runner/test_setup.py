@@ -113,7 +113,7 @@ class Sandboxes:
 def test_an_attempt_is_set_up_and_torn_down(disk: SimulatedDisk, pool: Any) -> None:
     """The set-up gets the case and the id of the trial; task and teardown get its value by its name.
 
-    Both are steps of kind `other` that are never reused, and have neither an input nor an output. Their time is part of neither
+    Both are steps of kind `other` that are never reused; the output of a set-up is its handle. Their time is part of neither
     latency nor timeout: an attempt of 85 s with a timeout of 30 s succeeds, because its task took 29 s.
     """
     sandboxes = Sandboxes(setup=[28.0], task=[29.0], teardown=[28.0])
@@ -126,7 +126,8 @@ def test_an_attempt_is_set_up_and_torn_down(disk: SimulatedDisk, pool: Any) -> N
     expected = [("setup sandbox", "other", "setup", 28.0), ("teardown remove", "other", "teardown", 28.0)]
     recorded = events(disk, StepCompleted)
     assert expected == [(event.name, event.kind, event.phase, event.elapsed) for event in recorded]
-    assert [(None, None, False)] * 2 == [(event.input, event.output, event.reusable) for event in recorded]
+    outputs = [{"handle": "sandbox of peru"}, None]
+    assert [(None, output, False) for output in outputs] == [(event.input, event.output, event.reusable) for event in recorded]
     assert (2, {}) == (outcome.state.steps.completed, outcome.state.steps.open)
 
 
@@ -279,7 +280,7 @@ async def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> N
     calls.remove("remove")  # The test cancels the run instead of killing it, and that tears down.
     outcome = await run_virtual(define_agent(), killed, resume=True)
 
-    assert ["create", "a 1", "a 2", "create", "a 2", "remove"] == calls
+    assert ["create", "a 1", "a 2", "remove", "create", "a 2", "remove"] == calls
     assert (1, [2.0]) == (len(events(killed, StepReused)), list(outcome.state.trials.attempts.latencies))
     assert () == audited(killed).findings
 
@@ -505,7 +506,7 @@ def remove(sandbox):
 def test_a_killed_run_sets_up_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, name: str, workers: str
 ) -> None:
-    """After `kill -9`, only the attempts in flight are set up again; all three parts run in one process."""
+    """After `kill -9`, the attempts in flight are torn down with their handles, and only they are set up again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEDGER", server.url(name, "target"))
     Path("agent.py").write_text(LEDGER)
@@ -521,9 +522,9 @@ def test_a_killed_run_sets_up_again(
     calls = [request["body"].split("-") for request in server.requests(name)]
     counts = Counter((role, question) for role, question, _ in calls)
     expected = {(role, question): 1 for role in ("setup", "task", "teardown") for question in "abcd"}
-    assert expected | {(role, question): 2 for role in ("setup", "task") for question in "cd"} == counts
+    assert expected | {(role, question): 2 for role in ("setup", "task", "teardown") for question in "cd"} == counts
     assert 0 == resumed.returncode
-    assert len({(question, pid) for _, question, pid in calls}) == 6
+    assert len({(question, pid) for _, question, pid in calls}) == (8 if workers else 6)  # This process tears down the rest.
     assert verify("runs/agent/0001").ok
 
 

@@ -87,6 +87,9 @@ def final_report(
         suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
         lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
     lines += [f"  {row}" for row in _events(state, detail)]
+    if count := len(state.set_ups.open):
+        sets = "1 set-up was" if count == 1 else f"{count:,} set-ups were"
+        lines.append(f"  {sets} never torn down; `evaljournal clean {quote(path)}` does it, and so does `resume`")
     if sum(totals.done > 0 for totals in state.variants.values()) > 1:
         lines.append(f"details: evaljournal compare {quote(path)}")
     lines += unscored_lines(summary.unscored, path)

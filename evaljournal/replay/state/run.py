@@ -27,6 +27,7 @@ from evaljournal.replay.state.scorer_calls import PAIRWISE, ScorerCalls
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.session_errors import QUOTA, UNAUTHORIZED, SessionErrors
 from evaljournal.replay.state.sessions import Sessions
+from evaljournal.replay.state.set_ups import TORN_DOWN, SetUps
 from evaljournal.replay.state.slot_use import SlotUses
 from evaljournal.replay.state.steps import RunSteps, records_model_calls
 from evaljournal.replay.state.totals import Totals, Variants
@@ -59,6 +60,7 @@ class RunState:
     usage_parts: UsageParts = attrs.field(init=False)
     workers: RunWorkers = attrs.field(factory=RunWorkers)
     steps: RunSteps = attrs.field(init=False)
+    set_ups: SetUps = attrs.field(factory=SetUps)
     batches: Batches = attrs.field(init=False)
     budget: Budget | None = None
     """Amounts spent and reserved; None if no session had a budget."""
@@ -73,11 +75,20 @@ class RunState:
         self.scoring = ScorerCalls(trials, errors)
         self.policy = PolicyState(self.sessions, self.scoring.open, SlotUses(table))
         self.usage_parts = UsageParts(trials, trials.running, trials.totals, trials.variants)
-        self.steps = RunSteps(trials, self.usage_parts, self.sessions, self.policy.known_limits)
+        self.steps = RunSteps(self.set_ups, trials, self.usage_parts, self.sessions, self.policy.known_limits)
         self.batches = Batches(trials)
         trials.connect(self.sessions, self.policy, self.workers, self.usage_parts)
 
-        always = (self.sessions, errors, self.sessions.task_versions, trials, self.scoring, self.policy, self.usage_parts)
+        always = (
+            self.sessions,
+            errors,
+            self.sessions.task_versions,
+            trials,
+            self.scoring,
+            self.policy,
+            self.usage_parts,
+            self.set_ups,
+        )
         for projection in (self, *always, self.workers):
             table.attach(projection)
         table.attach_at(self.steps, events.StepCompleted, events.StepFailed, events.StepReused, events.StepReplayed)
@@ -87,6 +98,7 @@ class RunState:
             BLOCKING_CALLS: trials.warnings.note_blocking_calls,
             SHORT_PROMPT: trials.warnings.note_short_prompt,
             TEARDOWN_FAILED: trials.warnings.note_failed_teardown,
+            TORN_DOWN: self.set_ups.note,
             PAIRWISE: self.scoring.note_pairwise,
             UNAUTHORIZED: errors.note_stop,
             QUOTA: errors.note_stop,
@@ -214,6 +226,7 @@ _ORDER: Final = (
     PolicyState,
     SlotUses,
     RunWorkers,
+    SetUps,
     Batches,  # After everything that uses a line which is in flight.
     BudgetEvents,  # After the batches, whose lines it reserves amounts for.
 )

@@ -38,6 +38,7 @@ _GROUPS: Final = {
         "watch": "Watch a run live.",
         "view": "Show a run live in a browser.",
         "cancel": "Cancel the batches of a run.",
+        "clean": "Remove what a killed run has not torn down.",
     },
     "Results": {
         "ls": "List the runs.",

@@ -117,6 +117,10 @@ def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def _keep(value: Any) -> Any:
+    return "none" if value is None else value
+
+
 def _is_path(value: object) -> bool:
     return value is None or (isinstance(value, str) and bool(value) and "\0" not in value)
 
@@ -183,7 +187,7 @@ class Settings(Selection):
     agent_home: AgentHome = field(default="fresh", validator=_one_of("fresh", "own"))
     """Where agents in a workspace find their configuration and memory: `fresh` is an empty directory per attempt, so that your
     own MCP servers, memory and instructions do not change the result; `own` is yours, with your login."""
-    keep: Keep = field(default="failing", validator=_one_of("failing", "all", "none"))
+    keep: Keep = field(default="failing", converter=_keep, validator=_one_of("failing", "all", "none"))
     """Which workspaces are kept: those of trials that have an error, a failed score or none (`failing`), all, or none."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Retries of failed attempts, such as `Retry(errors=2)`."""

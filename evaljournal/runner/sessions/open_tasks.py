@@ -1,6 +1,6 @@
 """Opens the tasks and the scorers of an evaluation for the duration of a session, and what surrounds the calls of tasks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +47,14 @@ class TaskOpener:
         timeout: float | None,  # noqa: ASYNC109  # that of attempts
         grace: float,
         gateway: bool = False,
+        wait_durable: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Layer]:
         """Open what surrounds the calls of the tasks, the innermost first; with `gateway`, they call models through one.
 
-        For `timeout` and `grace` see `HooksLayer`.
+        For `timeout`, `grace` and `wait_durable` see `HooksLayer`.
         """
-        hooks_layers = await self._hooks_layers(hooks, loop, timeout, grace)
+        options: dict[str, Any] = {"timeout": timeout, "grace": grace, "wait_durable": wait_durable}
+        hooks_layers = await self._hooks_layers(hooks, loop, options)
         layers = list[Layer]()
         if self._workers is not None and self._workers.runs_tasks:
             from evaljournal.runner.sessions.layers.remote import RemoteLayer  # noqa: PLC0415  # few runs need it
@@ -68,13 +70,7 @@ class TaskOpener:
             layers.append(GatewayLayer(gateway_of_run))
         return [*layers, *hooks_layers]
 
-    async def _hooks_layers(
-        self,
-        hooks: Hooks,
-        loop: Loop | None,
-        timeout: float | None,  # noqa: ASYNC109  # that of attempts
-        grace: float,
-    ) -> list[Layer]:
+    async def _hooks_layers(self, hooks: Hooks, loop: Loop | None, options: Mapping[str, Any]) -> list[Layer]:
         if not hooks:
             return []
         from evaljournal.runner.sessions.layers.hooks import HooksLayer  # noqa: PLC0415  # few runs need it
@@ -83,7 +79,12 @@ class TaskOpener:
         for role, hook in hooks.items():
             function = _with_arguments(hook.function, hook_parameters(hook, hooks))
             open_hooks[role] = hook, await self._open_function(function, loop)
-        return [HooksLayer(open_hooks, timeout=timeout, grace=grace)]
+        return [HooksLayer(open_hooks, **options)]
+
+    async def teardown(self, hooks: Hooks, loop: Loop | None) -> FunctionTask:
+        """Open the teardown alone."""
+        hook = hooks["teardown"]
+        return await self._open_function(_with_arguments(hook.function, hook_parameters(hook, hooks)), loop)
 
     async def scorer(self, scorer: Scorer, key: str, slots: int | None = None) -> OpenScorer:
         """Open a scorer with its rate-limit key; with `slots`, that many calls of plain functions may be in flight."""

@@ -4,6 +4,7 @@ A new score of a scorer replaces its earlier one; the earlier records stay in th
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -11,13 +12,13 @@ import attrs
 
 from evaljournal.journal import read
 from evaljournal.journal.disk.files import Files
-from evaljournal.journal.events import AttemptSucceeded, Noted, RunStopped, StopReason, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, Noted, RunStopped, StopReason
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.readers.reader import fetch
 from evaljournal.replay import RunState, TrialState, fold
 from evaljournal.replay.state.scorer_calls import PAIRWISE
 from evaljournal.runner.concurrency import POLICIES
-from evaljournal.runner.data.case import Case, check_name
+from evaljournal.runner.data.case import check_name
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.definition.settings import Settings
@@ -31,6 +32,7 @@ from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_slots
 from evaljournal.runner.sessions.session import Outcome, Session
+from evaljournal.runner.sessions.set_ups import recorded_case
 from evaljournal.runner.workers.processes import ProcessWorkers
 
 if TYPE_CHECKING:
@@ -187,6 +189,32 @@ class Rescoring(Session):
         return is_paired and trial.is_scorable and (not self.only_variants or trial.variant in self.only_variants)
 
 
+class Cleaning(Rescoring):
+    """A session that only ends the programs, tears down the set-ups and removes the workspaces of earlier sessions."""
+
+    removed_workspaces = 0
+
+    def _plan(self, state: RunState) -> Plan:
+        if state.started is None:
+            raise UsageError(f"{self.path} was interrupted before its definition was recorded; there is nothing to clean")
+        new_start = evolve_fact(state.started, trials=state.sessions.planned, settings={"scorer_slots": {}})
+        return Plan(_settings(state.settings), (), new_start, {}, self.evaluation, TaskKeys(None, {}, {}, {}), ())
+
+    def _unscored_trials(self, _: RunState) -> Iterator[tuple[str, frozenset[str]]]:
+        return iter(())
+
+    async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:
+        await super()._clean(stack, plan, recorder)
+        state = recorder.state
+        if state.settings.get("workspace"):
+            from evaljournal.runner.sessions.workspaces import remove_leftovers  # noqa: PLC0415  # few runs need it
+
+            keep = state.settings.get("keep", "failing")
+            self.removed_workspaces = await self.options.in_thread(
+                lambda: remove_leftovers(recorder.journal.run, state.trials, keep)
+            )
+
+
 def pairwise_evaluation(
     evaluation: Evaluation[Any, Any, Any], judges: Mapping[str, Any], path: Path, variant: str | None
 ) -> "tuple[Evaluation[Any, Any, Any], OtherRun]":
@@ -243,17 +271,10 @@ class _Outputs:
     def _work(self, trial: str, done_scorers: frozenset[str]) -> TrialWork:
         state, path = self._recorder.state.trials[trial], self._recorder.journal.path
         assert state.output_location is not None
-        trial_enqueued = fetch(path, *state.input_location, files=self._files).event
         attempt_succeeded = fetch(path, *state.output_location, files=self._files).event
-        assert isinstance(trial_enqueued, TrialEnqueued)
         assert isinstance(attempt_succeeded, AttemptSucceeded)
-        case = Case(
-            name=trial_enqueued.case,
-            input=trial_enqueued.input,
-            expected=trial_enqueued.expected,
-            metadata=trial_enqueued.metadata if isinstance(trial_enqueued.metadata, dict) else {},
-            input_name=self._evaluation.cases.input_name,  # In templates of scorers; the journal does not record it.
-        )
+        input_name = self._evaluation.cases.input_name  # In templates of scorers; the journal does not record it.
+        case = recorded_case(path, state, self._files, input_name)
         return TrialWork(
             trial=trial,
             case=case,

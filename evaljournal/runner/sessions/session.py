@@ -343,6 +343,8 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, layers, scorers = await self._open_tasks(stack, plan, recorder, workers)
+            if self.options.resume:
+                await self._clean(stack, plan, recorder)
             if plan.workspace is not None:
                 from evaljournal.runner.sessions.workspaces import WorkspaceLayer, open_workspaces  # noqa: PLC0415  # few runs need it
 
@@ -449,7 +451,12 @@ class Session:
         keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
         tasks = await opener.tasks(tasks_to_open, settings.loop, hooks)
         layers = await opener.layers(
-            hooks, settings.loop, timeout=settings.timeout, grace=settings.grace, gateway=settings.gateway
+            hooks,
+            settings.loop,
+            timeout=settings.timeout,
+            grace=settings.grace,
+            gateway=settings.gateway,
+            wait_durable=lambda: recorder.journal.wait_durable(recorder.journal.appended_seq),
         )
         slots = plan.scorer_slots
         open_scorers = [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
@@ -459,6 +466,23 @@ class Session:
             layers.append(RepliesLayer(tasks_to_open, plan.replies, self._in_thread))
             open_scorers = scorers_with_replies(open_scorers, plan.replies, self._in_thread, recorder.state.trials)
         return tasks, layers, open_scorers
+
+    async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:
+        """End the programs of earlier sessions, and tear down their set-ups."""
+        state, hooks, options = recorder.state, plan.evaluation.hooks, self.options
+        if any(getattr(task, "starts_processes", False) for task in plan.evaluation.tasks.values()):
+            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # few runs need it
+
+            await options.in_thread(partial(end_programs, RUN, recorder.journal.run))
+        if "teardown" in hooks and (state.set_ups.open or state.set_ups.died):
+            from evaljournal.runner.sessions.set_ups import PastSetUps, is_own  # noqa: PLC0415  # few runs need it
+
+            if self._environment.lists_runs and not await options.in_thread(partial(is_own, self.path)):
+                return  # The user may trust the code, but the handles are those of another user.
+            opener = TaskOpener(stack, recorder.journal.run, grace=plan.settings.grace, in_thread=options.in_thread)
+            teardown = await opener.teardown(hooks, plan.settings.loop)
+            past = PastSetUps(recorder, hooks, teardown, options.in_thread, timeout=plan.settings.timeout)
+            await past.tear_down()
 
     async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""

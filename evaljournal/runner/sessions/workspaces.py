@@ -196,7 +196,7 @@ class WorkspaceTask:
         assert steps is not None
 
         start_phase("setup")
-        set_up = Step(f"setup {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="setup")
+        set_up = Step(f"make {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="setup")
         steps.begin(set_up)
         with trio.CancelScope(shield=True):  # A thread cannot be cancelled.
             workspace, original, places = await workspaces.make(work)
@@ -215,7 +215,7 @@ class WorkspaceTask:
             raise
         finally:
             start_phase("teardown")
-            tear_down = Step(f"teardown {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="teardown")
+            tear_down = Step(f"compare {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="teardown")
             steps.begin(tear_down)
             with trio.CancelScope(shield=True):
                 changes = await workspaces.compare(workspace, original, places)

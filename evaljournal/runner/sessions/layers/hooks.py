@@ -5,36 +5,55 @@ must run when the task was cancelled.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
+import orjson
 import trio
 
+from evaljournal.journal.errors import Unserializable
+from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
+from evaljournal.replay.state.set_ups import HANDLE
 from evaljournal.runner.calls import OnLateResult, Task, TrialInput
 from evaljournal.runner.calls.attached import attachments, set_attachments
 from evaljournal.runner.calls.function import FunctionTask
 from evaljournal.runner.calls.notes import note_sink, start_phase
 from evaljournal.runner.definition.hooks import Hook, Role, arguments_for
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
 
+_MAX_HANDLE: Final = 64 * 1024
+"""Maximum bytes of a handle."""
+
 
 class HooksLayer(PhasesLayer):
     """Calls a set-up and a teardown around the task."""
 
-    def __init__(self, hooks: Mapping[Role, tuple[Hook, FunctionTask]], *, timeout: float | None, grace: float) -> None:
-        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled."""
+    def __init__(
+        self,
+        hooks: Mapping[Role, tuple[Hook, FunctionTask]],
+        *,
+        timeout: float | None,
+        grace: float,
+        wait_durable: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled.
+
+        `wait_durable` waits until the handle of a set-up is on disk, before its attempt continues.
+        """
         super().__init__(timeout)
+        self._wait_durable = wait_durable
         self._hooks = hooks
         self._grace = grace
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
         """Return a task with a set-up, a teardown, or both."""
-        return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace)
+        return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace, wait_durable=self._wait_durable)
 
 
 class HookedTask:
@@ -49,8 +68,9 @@ class HookedTask:
         *,
         timeout: float | None,
         grace: float,
+        wait_durable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled.
+        """See `HooksLayer` for the parameters.
 
         Functions are called with their arguments by name.
         """
@@ -58,6 +78,7 @@ class HookedTask:
         self._hooks = hooks
         self._timeout = math.inf if timeout is None else timeout
         self._grace = grace
+        self._wait_durable = wait_durable
         self.request = getattr(task, "request", None)
         self.loop = getattr(task, "loop", "trio")
         """The event loop of the task; None for a plain function."""
@@ -74,7 +95,7 @@ class HookedTask:
             hook, function = self._hooks["setup"]
             # A plain function cannot be cancelled, and the teardown needs its value.
             with trio.CancelScope(shield=function.loop is None and "teardown" in self._hooks):
-                arguments[hook.name] = await _run_phase(hook, function, arguments)
+                arguments[hook.name] = await self._set_up(hook, function, arguments)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             start_phase("task")
@@ -82,6 +103,15 @@ class HookedTask:
         finally:
             if "teardown" in self._hooks:
                 await self._tear_down(arguments)
+
+    async def _set_up(self, hook: Hook, function: FunctionTask, arguments: Mapping[str, Any]) -> Any:
+        if "teardown" not in self._hooks:
+            return await _run_phase(hook, function, arguments)
+        value = await _run_phase(hook, function, arguments, has_handle=True)
+        if self._wait_durable is not None:
+            with trio.CancelScope(shield=True):
+                await self._wait_durable()
+        return value
 
     async def _tear_down(self, arguments: Mapping[str, Any]) -> None:
         limit = self._grace if trio.current_effective_deadline() == -math.inf else self._timeout
@@ -102,7 +132,7 @@ class HookedTask:
             sink({TEARDOWN_FAILED: {"error": description.type, "message": description.message}})
 
 
-async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str, Any]) -> Any:
+async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str, Any], *, has_handle: bool = False) -> Any:
     """Call a set-up or a teardown, and record it as a step; the calls inside it are not steps, which could be reused."""
     steps = current_steps()
     assert steps is not None
@@ -118,5 +148,14 @@ async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str,
         raise
     finally:
         set_attachments(outer)
-    steps.complete(step, None, None)
+    steps.complete(step, _handle(value) if has_handle else None, None)
     return value
+
+
+def _handle(value: Any) -> dict[str, Any]:
+    """Return what the step of a set-up records: the handle for a later session, if JSON can represent it."""
+    try:
+        is_json = json_round_trip(value) == value and len(orjson.dumps(value)) <= _MAX_HANDLE
+    except (TypeError, RecursionError, Unserializable):
+        return {}
+    return {HANDLE: value} if is_json and mask_values(value) == value else {}

@@ -1,0 +1,48 @@
+"""The command `evaljournal clean`."""
+
+from pathlib import Path
+
+import click
+import trio
+
+from evaljournal.replay import RunState
+from evaljournal.replay.text import plural
+from evaljournal.runner.cli.arguments import RunType
+from evaljournal.runner.cli.options.decorators import grouped_option
+from evaljournal.runner.cli.options.locate import locate_evaluation
+from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.user_code import user_code
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.sessions.rescore import Cleaning
+from evaljournal.runner.sessions.set_ups import is_own
+
+
+@click.command()
+@click.argument("run", type=RunType())
+@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+def clean(run: Path, reference: str | None) -> None:
+    """Remove what a killed run has not torn down: programs, set-ups and workspaces.
+
+    Programs of its attempts are ended, the teardown is called for each set-up without one, with its recorded handle, and
+    workspaces that are not kept and not needed for scores are removed. No attempt starts; `resume` does the same before it
+    continues. Only runs that you have started on this machine are cleaned.
+
+    \b
+    evaljournal clean runs/fix/0001
+    """
+    view = open_run(run)
+    exit_if_damaged(view.problem)
+    with user_code(), unwrap_exception_groups():
+        if not is_own(run):
+            raise UsageError(f"{run} has sessions of another user or machine; clean it there")
+        before = len(view.state.set_ups.open)
+        evaluation, _ = locate_evaluation(run, reference, verb="clean", state=RunState())
+        cleaning = Cleaning(evaluation, run)
+        state = trio.run(cleaning.run).state
+    remaining = len(state.set_ups.open)
+    removed = plural(cleaning.removed_workspaces, "workspace")
+    echo(f"{run}: {plural(before - remaining, 'set-up')} torn down, {removed} removed", err=True)
+    if remaining:
+        echo(f"{plural(remaining, 'set-up')} could not be torn down; `evaljournal show TRIAL` has the error", err=True)
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,145 @@
+"""After a kill, `resume` or `clean` ends programs, tears down set-ups and removes workspaces, but only of one's own runs."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from evaljournal.journal import read
+from evaljournal.journal.ownership import state_directory
+from evaljournal.replay import fold
+from evaljournal.runner.calls.workspaces import runs_directory
+from tests.processes import wait_until
+from tests.runner_cli.commands import process, run_process
+
+RUN = Path("runs/fix/0001")
+EVALUATION = """
+import shutil, time
+from pathlib import Path
+from evaljournal import Command, evaluation
+
+fix = evaluation(cases=[{"id": str(n), "input": n} for n in range(6)], name="fix", workspace="repo", slots=3, timeout=60)(
+    Command("echo x > new; (setsid sleep 50 > /dev/null 2>&1 &) ; sleep 0.2; cat", shell=True)
+)
+
+@fix.setup
+def sandbox(trial):
+    Path("sandboxes", trial).mkdir(exist_ok=True)
+    time.sleep(0.1)
+    return f"sandboxes/{trial}"
+
+@fix.teardown
+def remove(PARAMETER):
+    time.sleep(0.1)
+    shutil.rmtree(BOX, ignore_errors=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a directory with an evaluation whose teardown finds the sandbox by the id of the trial."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for directory in ("repo", "sandboxes"):
+        Path(directory).mkdir()
+    Path("repo/a.txt").write_text("a")
+    write_evaluation("trial", 'f"sandboxes/{trial}"')
+
+
+def write_evaluation(parameter: str, box: str) -> None:
+    """Write the evaluation."""
+    Path("fix.py").write_text(EVALUATION.replace("PARAMETER", parameter).replace("BOX", box))
+
+
+def remaining() -> tuple[list[str], list[str], list[int]]:
+    """Return the sandboxes, the workspaces and the programs that still exist."""
+    marker = f"{Path.cwd()}/cache".encode()
+    programs = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            if b"EVALJOURNAL_WORKSPACE=" + marker in Path("/proc", name, "environ").read_bytes():
+                programs.append(int(name))
+        except OSError:
+            continue
+    workspaces = [str(path) for path in runs_directory().glob("*/*/*")]
+    return sorted(os.listdir("sandboxes")), workspaces, programs
+
+
+def kill(after: float) -> None:
+    """Start the run, and kill it some seconds after its first record."""
+    with process("run", "fix.py") as started:
+        assert wait_until((RUN / "journal-000001.jsonl").exists)
+        time.sleep(after)
+        started.send_signal(signal.SIGKILL)
+        started.communicate()
+
+
+def kill_and_clean(seed: int) -> None:
+    """Kill the run at a random time; clean or resume it, and check that nothing remains."""
+    random_numbers = random.Random(seed)  # reproducible
+    kill(random_numbers.uniform(0.0, 2.0))
+    if random_numbers.random() < 0.5:
+        code, _, err = run_process("clean", RUN)
+        state = fold(read(RUN))
+        unscored = state.totals.stages["scoring"]
+
+        assert (0, [], []) == (code, (left := remaining())[0], left[2]), err
+        assert len([path for path in left[1] if "/attempts/" in path]) == unscored
+        assert not state.set_ups.open
+    code, _, err = run_process("resume", RUN, "-s", "keep=none")
+
+    assert 0 == code, err
+    assert ([], [], []) == remaining()
+    assert run_process("verify", RUN)[0] == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_remains_after_a_kill(seed: int) -> None:
+    """After a kill at any time, `clean` or `resume` leaves no sandbox, workspace or program; the whole has 100 kills."""
+    kill_and_clean(seed)
+
+
+@pytest.mark.exhaustive
+def test_nothing_remains_after_a_hundred_kills() -> None:
+    """A hundred kills during set-up, attempt and teardown leave nothing after `resume` or `clean`."""
+    for seed in range(100):
+        kill_and_clean(seed)
+        for directory in ("runs", "cache"):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_a_handle_is_passed_to_the_teardown() -> None:
+    """`status` counts the set-ups without a teardown, `clean` tears them down with their handles, once, and starts nothing."""
+    write_evaluation("sandbox", "sandbox")
+    kill(0.4)
+    assert wait_until(lambda: bool(os.listdir("sandboxes")))
+    count = len(fold(read(RUN)).set_ups.open)
+    status = run_process("status", RUN)[1]
+    cleaned = run_process("clean", RUN)
+    again = run_process("clean", RUN)
+
+    assert count > 0
+    assert f"{count} set-ups were never torn down" in status or "1 set-up was never torn down" in status
+    assert f"{count} set-up" in cleaned[2]
+    assert "0 set-ups torn down" in again[2]
+    assert 0 == len(fold(read(RUN)).set_ups.open)
+
+
+def test_a_foreign_run_is_not_cleaned() -> None:
+    """Nothing that the journal of another user names is executed or removed, not even with --task."""
+    kill(0.4)
+    before, set_ups = remaining()[:2], fold(read(RUN)).set_ups.open
+    shutil.rmtree(state_directory())
+    cleaned = run_process("clean", RUN, "--task", "fix.py:fix")
+    after = remaining()[:2]
+    resumed = run_process("resume", RUN, "--trust")
+
+    assert 2 == cleaned[0]
+    assert "another user or machine" in cleaned[2]
+    assert before == after
+    assert 0 == resumed[0]
+    assert set_ups == fold(read(RUN)).set_ups.open
