@@ -10,15 +10,17 @@ from benchmarks.calls import ROOT, measure
 pytestmark = pytest.mark.slow
 
 MAX_CALLS: Final = {"trio": 120, "asyncio": 185, "plain function": 158, "plain scorer": 222, "chat": 380}
-"""Kind of a trial → the Python calls that it may need: about 7 % more than when they were last counted.
-
-Kinds with threads differ by their timing."""
+"""Kind of a trial → the Python calls that it may need: about 7 % more than when they were last counted."""
+ATTEMPTS: Final = 5
+"""Measurements, until one is within the bound. Kinds with threads differ by their timing: a wake-up of the loop that comes too
+early for a second result only adds calls, so a load on the machine adds some to most measurements, but a regression to all."""
 
 
 @pytest.mark.parametrize("kind", MAX_CALLS)
 def test_calls_of_a_trial(kind: str) -> None:
     """A trial does not need more Python calls than before: features that are off cost nothing."""
     with serving() as server:
-        calls = measure(kind, "calls", ROOT, server.root)
+        measurements = (measure(kind, "calls", ROOT, server.root) for _ in range(ATTEMPTS))
+        fewest = next((calls for calls in measurements if calls <= MAX_CALLS[kind]), None)
 
-    assert calls <= MAX_CALLS[kind]
+    assert fewest is not None

@@ -214,8 +214,9 @@ class Attempts:
         for check in layers.check:
             if (rejected := check(work, outcome.output)) is not None:
                 return self._reject(work, rejected, elapsed)
+        fields = _end_fields(work) if work.lane.gates else _NO_FIELDS
         event = events.AttemptSucceeded(
-            trial=work.trial, attempt=work.state.attempts, output=outcome.output, elapsed=elapsed, **_end_fields(work)
+            trial=work.trial, attempt=work.state.attempts, output=outcome.output, elapsed=elapsed, **fields
         )
         try:
             try:

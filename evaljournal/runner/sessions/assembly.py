@@ -7,7 +7,7 @@ What is not needed is not attached, so a run without a budget, limits, workers o
 limits are last because they alone take something when they admit a job; see `runner.engine.jobs.StartGate`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ def assemble(
     if tasks:
         steps = StepsLayer(recorder, executor.late_recorder, scheduler.loop, settings, new_calls=new_calls)
         reuse = ReuseLayer(steps, recorder, executor.late_recorder, settings, in_thread)
-        executor.attach([steps, *layers, *_layers(recorder, settings, executor, in_thread)])
+        executor.attach([steps, *layers, *_layers(recorder, settings, tasks.values(), executor, in_thread)])
         if recorder.state.steps.open:
             executor.attach([reuse])
         else:
@@ -160,9 +160,11 @@ def assemble(
     return executor
 
 
-def _layers(recorder: Recorder, settings: Settings, executor: TrialExecutor, in_thread: InThread) -> Iterator[Layer]:
+def _layers(
+    recorder: Recorder, settings: Settings, tasks: Iterable[Task], executor: TrialExecutor, in_thread: InThread
+) -> Iterator[Layer]:
     """Yield the layers that need nothing to be opened, in the order in which they change an output."""
-    if settings.record_requests:
+    if settings.record_requests and any(getattr(task, "request", None) is not None for task in tasks):
         from evaljournal.runner.sessions.layers.requests import RequestsLayer  # noqa: PLC0415  # few runs need it
 
         yield RequestsLayer()
