@@ -1,7 +1,21 @@
 """The recorder of a session, its clock, timers and loop, and its end: why it stops early, and whether it is over.
 
-An event is appended to the journal and applied to the live state together, so the two cannot differ. Wall time is used
-for timestamps and for dates in `Retry-After`; durations are measured with the monotonic clock.
+**Record, then act.** An event is appended to the journal and applied to the live state in one call, in this order and with
+nothing in between, not even Ctrl-C; so the state in memory is always that of the records, and a later reader of the journal
+folds the same. An event that is illegal or cannot be encoded is rejected before anything has changed. What follows from an
+event is decided from the state after it.
+
+**One thread.** Records are appended in the thread of the loop, without locks. Tasks and their threads report through
+`RunLoop.call`: calls keep their order, and one wake-up of the loop makes all that are queued.
+
+**Late events.** Notes, steps and late returns may come at any time, from any thread. `LateRecorder` discards them once the
+session is over or the journal has failed: nothing of a session may be written after its last record.
+
+**Time.** Wall time is used for timestamps and for dates in `Retry-After` only; durations and deadlines use the monotonic clock,
+from the start of the session. Timers fire late rather than early: a job that starts before its time would break a delay that
+was recorded.
+
+**The end.** Only the first reason to stop counts. A stop starts the grace period; after it, the session is over for good.
 """
 
 import contextlib

@@ -6,6 +6,17 @@ then the calls of judges and other scorers wait in their lanes. What combines sc
 **One end per scorer and output**: its scores, or one record that it has failed. A failed call of a function or a judge is
 retried in its lane, with the scorer's own retry budget; the task is not called again. What was not recorded when a session ends
 is scored by the next one.
+
+**Starts.** The call of a judge may have cost something when it is lost half way, so its start is recorded, before it is called.
+Built-in scorers and plain functions have no record of a start: repeating them costs nothing.
+
+**What must never happen**: a trial that is completed before all its scorers have ended; a score of an output that is not
+recorded; a scorer that blocks the loop, or ends the run. An exception of a scorer, a value that is no score and one that cannot
+be recorded are the failure of this score. If every call of a scorer would fail, for a missing key or with the same error again,
+the session stops instead of failing all outputs.
+
+Which scorers an output still needs is computed from the recorded scores, so a resumed run and a re-scoring differ from a new
+run only in `done_scorers`.
 """
 
 import os
