@@ -9,8 +9,10 @@ from typing import Any, Literal
 import orjson
 import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
 import pytest
+from atif import Trajectory
 from pydantic import BaseModel, ConfigDict
 
+from evaljournal.integrations.nat.files import nat, parse_step_filter
 from evaljournal.replay import load
 from evaljournal.replay.export import FORMATS, Source
 from tests.journal.samples import session, started, trial, write_sync
@@ -198,7 +200,9 @@ def test_nat(run: Path) -> None:
 
     Reused steps have their tokens and costs, because the attempt that executed them is not in the file.
     """
-    (item,) = orjson.loads(export_files(run, "nat")["workflow_output.json"])
+    (default_item,) = orjson.loads(export_files(run, "nat")["workflow_output.json"])
+    every_type = "WORKFLOW_START,LLM_END,TOOL_END,FUNCTION_END,WORKFLOW_END"
+    (item,) = orjson.loads(b"".join(dict(nat(Source(run), parse_step_filter(every_type)))["workflow_output.json"]))
     steps = [IntermediateStep.model_validate(step) for step in item["intermediate_steps"]]
 
     assert [
@@ -210,6 +214,8 @@ def test_nat(run: Path) -> None:
         ("FUNCTION_END", "check"),
         ("WORKFLOW_END", "workflow"),
     ] == [(step.payload.event_type, step.payload.name) for step in steps]
+    filtered_steps = [step for step in item["intermediate_steps"] if step["payload"]["event_type"] in {"LLM_END", "TOOL_END"}]
+    assert filtered_steps == default_item["intermediate_steps"]
     assert steps[5].payload.UUID == steps[4].parent_id
     assert ["root", "weather/2/0"] == [step.parent_id for step in steps[:2]]
     contents = {step.payload.UUID: step.payload.data for step in steps if step.payload.data is not None}
@@ -222,6 +228,28 @@ def test_nat(run: Path) -> None:
     assert [None, 0.25, None, 0.25, None, None, 0.5] == costs
     ends = [step.payload.event_timestamp for step in steps]
     assert (sorted(ends), ends[0]) == (ends, steps[-1].payload.span_event_timestamp)
+
+
+def test_atif(run: Path) -> None:
+    """A model call is a step with its tool calls and their results; other steps have no model. `atif` validates it."""
+    (line,) = export_of(run, "atif").splitlines()
+    trajectory = Trajectory.model_validate_json(line)
+    calls = {
+        call.function_name: [
+            result.content for result in step.observation.results if result.source_call_id == call.tool_call_id
+        ]
+        for step in trajectory.steps
+        for call in step.tool_calls or ()
+        if step.observation is not None
+    }
+
+    messages = [step.message for step in trajectory.steps]
+    assert ["Use the tools.", QUESTION] == messages[:2]
+    assert ANSWER in messages[2:]
+    assert {"get_weather", "units", "check"} == set(calls)
+    assert ['{"celsius":21}'] == calls["get_weather"]
+    assert "gpt-5-mini" in {step.model_name for step in trajectory.steps}
+    assert "weather" == (trajectory.extra or {})["trial"]
 
 
 @pytest.fixture

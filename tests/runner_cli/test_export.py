@@ -34,7 +34,10 @@ def test_a_format_of_one_file(run: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "files"),
-    [("nat", ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]), ("otlp", ["spans-00001.pb"])],
+    [
+        ("nat", ["exact_output.json", "workflow_output.json", "workflow_output.jsonl", "workflow_output_atif.json"]),
+        ("otlp", ["spans-00001.pb"]),
+    ],
 )
 def test_a_format_goes_to_a_directory(run: Path, name: str, files: list[str]) -> None:
     """A format of several files needs a directory, which is created."""
@@ -200,7 +203,7 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-f", "paquet"], "unknown format 'paquet'; use one of jsonl, csv, parquet, junit, markdown, inspect, nat"),
+        (["-f", "paquet"], "unknown format 'paquet'; use one of jsonl, csv, parquet, junit, markdown, atif, inspect, nat"),
         (["-f", "junit", "--rows", "events"], "--rows applies to jsonl, csv, parquet, not to junit"),
         (["-f", "nat", "--json"], "--json applies to otlp, not to nat"),
         (["-f", "markdown", "--summary"], "--summary needs the environment variable GITHUB_STEP_SUMMARY"),

@@ -3,14 +3,20 @@
 The files contain the trials that are completed or have failed. A failed trial has an error and no output, and is excluded from
 the averages. `workflow_output.jsonl` is in the order in which trials ended, so that a file written during the run and one
 exported later are the same.
+
+Of the steps, those are written whose type is in the filter, which NAT calls `workflow_output_step_filter`. The ATIF file has
+all of them, in the form of NAT's `AtifEvalSample`.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
+from evaljournal.replay.export.atif import trajectory
 from evaljournal.replay.export.file_names import file_names
 from evaljournal.replay.export.formats import Directory
 from evaljournal.replay.export.model_call import call_of_step
@@ -21,6 +27,7 @@ from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.state.usage import add, as_integer
+from evaljournal.runner.errors import UsageError
 
 LINES_FILE: Final = "workflow_output.jsonl"
 LIST_FILE: Final = "workflow_output.json"
@@ -29,43 +36,72 @@ _RESERVED_NAMES: Final = (
     "question",
     "answer",
     "generated_answer",
+    "llm_latency",
     "intermediate_steps",
     "expected_intermediate_steps",
     "error",
 )
+ATIF_FILE: Final = "workflow_output_atif.json"
+STEP_FILTER: Final = ("LLM_END", "TOOL_END")
+"""Types of the steps that are written: NAT's default of `workflow_output_step_filter`."""
+_STEP_TYPE: Final = re.compile("(?:LLM|TOOL|WORKFLOW|TASK|TTC|FUNCTION|CUSTOM|SPAN)_(?:START|END|CHUNK|NEW_TOKEN)")
 _STEP_TYPES: Final = {"model": "LLM_END", "tool": "TOOL_END"}
 _TOKEN_KEYS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
 
 
-def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
+def nat(source: Source, step_filter: Collection[str] = STEP_FILTER) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the name and content of each file; with variants, the lines of all trials, and a directory for each variant."""
     if not source.variants:
-        yield from _files(source, None)
+        yield from _files(source, None, step_filter)
         return
-    yield LINES_FILE, _lines(source, None)
-    directories = file_names(source.variants, "", reserved_names=[LINES_FILE, LIST_FILE])
+    yield LINES_FILE, _lines(source, None, step_filter)
+    directories = file_names(source.variants, "", reserved_names=[LINES_FILE, LIST_FILE, ATIF_FILE])
     for variant in source.variants:
-        yield from ((f"{directories[variant]}/{name}", content) for name, content in _files(source, variant))
+        yield from ((f"{directories[variant]}/{name}", content) for name, content in _files(source, variant, step_filter))
 
 
-def _files(source: Source, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
-    yield LIST_FILE, _list(item(trial) for trial in source.trials(*DONE_STAGES, variant=variant))
-    yield LINES_FILE, _lines(source, variant)
+def _files(source: Source, variant: str | None, step_filter: Collection[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    yield LIST_FILE, _list(item(trial, step_filter) for trial in source.trials(*DONE_STAGES, variant=variant))
+    yield LINES_FILE, _lines(source, variant, step_filter)
+    yield ATIF_FILE, _list(_sample(source, trial) for trial in source.trials(*DONE_STAGES, variant=variant))
     names = file_names(source.scorers, "_output.json", reserved_names=[LIST_FILE])
     for scorer in source.scorers:
         yield names[scorer], _scorer_file(source, scorer, variant)
 
 
-def _lines(source: Source, variant: str | None) -> Iterator[bytes]:
-    return (line(source.trial(trial)) for trial in source.ended_trials(variant))
+def _lines(source: Source, variant: str | None, step_filter: Collection[str]) -> Iterator[bytes]:
+    return (line(source.trial(trial), step_filter) for trial in source.ended_trials(variant))
 
 
-def line(trial: TrialDetails) -> bytes:
+def line(trial: TrialDetails, step_filter: Collection[str]) -> bytes:
     """Return a trial as a line of `workflow_output.jsonl`."""
-    return orjson.dumps(item(trial), option=orjson.OPT_APPEND_NEWLINE)
+    return orjson.dumps(item(trial, step_filter), option=orjson.OPT_APPEND_NEWLINE)
 
 
-def item(trial: TrialDetails) -> dict[str, Any]:
+def _sample(source: Source, trial: TrialDetails) -> dict[str, Any]:
+    """Return a trial as NAT's `AtifEvalSample`."""
+    return {
+        "item_id": trial.trial,
+        "trajectory": trajectory(source, trial),
+        "expected_output_obj": trial.expected,
+        "output_obj": trial.output if trial.stage == "completed" else None,
+        "metadata": {"llm_latency": _llm_latency(trial)},
+    }
+
+
+def _llm_latency(trial: TrialDetails) -> float:
+    """Return the 95th percentile of the seconds of the model calls, interpolated as NAT does it; 0 without a call."""
+    times = sorted(
+        step.elapsed for attempt in trial.attempts for step in attempt.steps if step.kind == "model" and not step.is_reused
+    )
+    if not times:
+        return 0.0
+    position = 0.95 * (len(times) - 1)
+    lower = times[int(position)]
+    return round(lower + (times[math.ceil(position)] - lower) * (position % 1), 6)
+
+
+def item(trial: TrialDetails, step_filter: Collection[str] = STEP_FILTER) -> dict[str, Any]:
     """Return a trial as a NAT item."""
     metadata = trial.metadata if isinstance(trial.metadata, dict) else {}
     fields = {
@@ -74,7 +110,13 @@ def item(trial: TrialDetails) -> dict[str, Any]:
         "answer": "" if trial.expected is None else trial.expected,  # As NAT writes it.
         **{f"metadata_{name}" if name in _RESERVED_NAMES else name: value for name, value in metadata.items()},
         "generated_answer": trial.output if trial.stage == "completed" else "",
-        "intermediate_steps": [step for attempt in trial.attempts[-1:] for step in _steps(trial, attempt)],
+        "llm_latency": _llm_latency(trial),
+        "intermediate_steps": [
+            step
+            for attempt in trial.attempts[-1:]
+            for step in _steps(trial, attempt)
+            if step["payload"]["event_type"] in step_filter
+        ],
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
     }
     fields.pop("metadata_expected_intermediate_steps", None)
@@ -182,4 +224,17 @@ def _list(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[byte
     yield b"[]" if prefix == b"[\n" else b"\n" + indent + b"]"
 
 
-FORMAT: Final = Directory("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat)
+def parse_step_filter(text: str) -> Collection[str]:
+    """Return the types of steps in a text such as `LLM_END,TOOL_END`; raise a `UsageError` for anything else."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not _STEP_TYPE.fullmatch(name):
+            raise UsageError(f"{name!r} is not a type of NAT's steps; use LLM_END, TOOL_END, FUNCTION_END, WORKFLOW_START, …")
+    return names
+
+
+FORMAT: Final = Directory(
+    "the files of NeMo Agent Toolkit's `nat eval`, in a directory",
+    nat,
+    write_steps=lambda source, text: nat(source, parse_step_filter(text)),
+)

@@ -8,13 +8,13 @@ import contextlib
 import logging
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from evaljournal.integrations.nat.files import LINES_FILE, LIST_FILE, line, nat
+from evaljournal.integrations.nat.files import LINES_FILE, LIST_FILE, STEP_FILTER, line, nat, parse_step_filter
 from evaljournal.journal import Record, follow
 from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalError
@@ -32,6 +32,7 @@ OWNER: Final = ".evaljournal-run"
 """A file in the directory that holds the id of its run."""
 _BUFFER: Final = 100
 """Records that may wait to be applied."""
+_FILTER: Final = "?workflow_output_step_filter="
 _OTHER_DIRECTORY: Final = "pass another directory"
 
 _log = logging.getLogger("evaljournal")
@@ -40,8 +41,9 @@ _log = logging.getLogger("evaljournal")
 class NatOutput(RunOutput):
     """The output directory, and the trials that are not written yet."""
 
-    def __init__(self, directory: Path, *, retry_failed: bool = False) -> None:
+    def __init__(self, directory: Path, *, retry_failed: bool = False, step_filter: Collection[str] = STEP_FILTER) -> None:
         self.directory = directory
+        self._step_filter = step_filter
         self._lines = directory / LINES_FILE
         self._stages = ("completed",) if retry_failed else DONE_STAGES
         """Stages of trials that are written when the session starts; failed ones are not if they are retried."""
@@ -105,7 +107,7 @@ class NatOutput(RunOutput):
         source = Source(run)
         try:
             self._claim(source.run_id)
-            write_directory(self.directory, nat(source))
+            write_directory(self.directory, nat(source, self._step_filter))
         except Exception as exc:  # noqa: BLE001  # what the run has recorded does not depend on it
             item = next(iter(self._due_trials), source.trial_name)
             place = f" at item {printable(item)!r}" if item else ""
@@ -183,7 +185,7 @@ class NatOutput(RunOutput):
         """Yield the lines of trials, without those that cannot be read."""
         for trial in trials:
             try:
-                yield line(source.trial(trial))
+                yield line(source.trial(trial), self._step_filter)
             except (JournalError, OSError) as exc:
                 _log.error("%s: the output of %s could not be read: %s", self._lines, trial, exc)
 
@@ -195,7 +197,9 @@ async def _forward(run: Path, send: "trio.MemorySendChannel[Record]") -> None:
 
 
 def nat_output(directory: str | None, *, retry_failed: bool = False) -> NatOutput:
-    """Return the output of `--export nat:DIR`."""
-    if not directory:
+    """Return the output of `--export nat:DIR` or `--export nat:DIR?workflow_output_step_filter=LLM_END,…`."""
+    path, is_filtered, types = (directory or "").partition(_FILTER)
+    if not path:
         raise UsageError("nat needs a directory: --export nat:DIR")
-    return NatOutput(Path(directory), retry_failed=retry_failed)
+    step_filter = parse_step_filter(types) if is_filtered else STEP_FILTER
+    return NatOutput(Path(path), retry_failed=retry_failed, step_filter=step_filter)

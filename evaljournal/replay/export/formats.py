@@ -47,6 +47,8 @@ class Directory:
     write: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]]
     write_json: Callable[[Source], Iterator[bytes]] | None = None
     """Write one file of JSON instead; None if the format has no such file."""
+    write_steps: Callable[[Source, str], Iterator[tuple[str, Iterator[bytes]]]] | None = None
+    """Write only steps of these types, separated by commas; None if the format has no such choice."""
 
 
 Format = TableFile | File | Directory

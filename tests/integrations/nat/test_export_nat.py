@@ -1,12 +1,17 @@
 """The export for NVIDIA's `nat eval`: the same shape, without its defects."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
+from atif import Trajectory
 
+from evaljournal.integrations.nat.files import _llm_latency, nat, parse_step_filter
+from evaljournal.replay.export import Source
 from evaljournal.replay.export.file_names import file_names
+from evaljournal.runner.errors import UsageError
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, export_files, scored
 
@@ -22,16 +27,18 @@ def test_item(run: Path) -> None:
         "difficulty": "easy",
         "metadata_id": 7,
         "generated_answer": "Lima",
+        "llm_latency": 0.0,
         "intermediate_steps": [],
         "expected_intermediate_steps": [],
     }
     assert ["id", "question", "answer"] == list(items[0])[:3]
-    assert ["generated_answer", "intermediate_steps", "expected_intermediate_steps"] == list(items[0])[-3:]
+    assert ["generated_answer", "llm_latency", "intermediate_steps", "expected_intermediate_steps"] == list(items[0])[-4:]
 
 
 def test_question_and_answer_of_the_workflow(run: Path) -> None:
     """NAT's trajectory evaluator reads the question from the start of the workflow; it is there without steps, too."""
-    peru, chad = orjson.loads(export_files(run, "nat")["workflow_output.json"])[:2]
+    files = nat(Source(run), parse_step_filter("WORKFLOW_START, LLM_END, WORKFLOW_END"))
+    peru, chad = orjson.loads(b"".join(dict(files)["workflow_output.json"]))[:2]
     payloads = [step["payload"] for step in peru["intermediate_steps"]]
 
     assert [("WORKFLOW_START", "The capital of Peru?", None), ("WORKFLOW_END", None, "Lima")] == [
@@ -43,6 +50,39 @@ def test_question_and_answer_of_the_workflow(run: Path) -> None:
         payloads[0]["span_event_timestamp"],  # NAT's schema allows it at an end only.
     )
     assert "timed_out" == chad["intermediate_steps"][-1]["payload"]["metadata"]["outcome"]
+
+
+def test_an_unknown_type_of_steps() -> None:
+    """A type that NAT does not have is an error that names it."""
+    with pytest.raises(UsageError, match="'LLM' is not a type"):
+        parse_step_filter("LLM,TOOL_END")
+
+
+def test_the_latency_of_model_calls() -> None:
+    """It is the 95th percentile of an item's model calls, interpolated as numpy does it; reused steps are no calls."""
+    times = [(3.0, "model", False), (10.0, "model", False), (1.0, "model", False), (2.0, "model", False)]
+    steps = [SimpleNamespace(elapsed=time, kind=kind, is_reused=is_reused) for time, kind, is_reused in times]
+    others = [
+        SimpleNamespace(elapsed=99.0, kind="tool", is_reused=False),
+        SimpleNamespace(elapsed=0, kind="model", is_reused=True),
+    ]
+    item_of: Any = lambda steps: SimpleNamespace(attempts=[SimpleNamespace(steps=steps)])  # noqa: E731
+
+    assert (8.95, 3.0, 0.0) == tuple(_llm_latency(item_of(part)) for part in ([*steps, *others], steps[:1], others))
+
+
+def test_atif_samples(run: Path) -> None:
+    """The ATIF file has a sample per item, with a trajectory that the package `atif` validates."""
+    samples = orjson.loads(export_files(run, "nat")["workflow_output_atif.json"])
+    trajectories = [Trajectory.model_validate(sample["trajectory"]) for sample in samples]
+
+    assert ["peru", "chad", "chad#2", "oslo"] == [sample["item_id"] for sample in samples]
+    assert ("Lima", "Lima", {"llm_latency": 0.0}) == tuple(
+        samples[0][name] for name in ("output_obj", "expected_output_obj", "metadata")
+    )
+    steps = [(step.source, step.message) for step in trajectories[0].steps]
+    assert [("user", "The capital of Peru?"), ("agent", "Lima")] == steps
+    assert None is samples[1]["output_obj"]
 
 
 def test_open_and_withdrawn_trials_are_excluded(run: Path) -> None:
@@ -101,7 +141,8 @@ def test_no_trial_done(tmp_path: Path) -> None:
     """Without a completed or failed trial, the list is empty."""
     write_sync(tmp_path / "run", [started(), session()])
 
-    assert {"workflow_output.json": "[]", "workflow_output.jsonl": ""} == export_files(tmp_path / "run", "nat")
+    files = {"workflow_output.json": "[]", "workflow_output.jsonl": "", "workflow_output_atif.json": "[]"}
+    assert files == export_files(tmp_path / "run", "nat")
 
 
 @pytest.mark.parametrize(

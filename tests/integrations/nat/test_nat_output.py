@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import orjson
@@ -22,7 +22,7 @@ from tests.processes import wait_until
 from tests.replay.eventful_run import first_session, minute_clock, second_session
 from tests.runner_cli.commands import QUICK, SLOW, evaljournal, process, rejected
 
-FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
+FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl", "workflow_output_atif.json"]
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -
     """Files that could not be written are the last line, with the item and the cause, and the exit code is 1."""
     Path("quick.py").write_text("FAILS = None" + QUICK)
 
-    def fail_at_cuba(details: TrialDetails) -> dict[str, object]:
+    def fail_at_cuba(details: TrialDetails, step_filter: Collection[str]) -> dict[str, object]:
         if details.trial == "cuba":
             raise OSError(28, "No space left on device")
         return {"id": details.trial}
@@ -209,10 +209,10 @@ def test_a_removed_file_is_written_again() -> None:
 def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """An error is logged with the trial's name; the others are written."""
 
-    def line_or_error(result: TrialDetails) -> bytes:
+    def line_or_error(result: TrialDetails, step_filter: Collection[str]) -> bytes:
         if result.trial == "a":
             raise JournalError("its line is gone")
-        return line(result)
+        return line(result, step_filter)
 
     monkeypatch.setattr("evaljournal.integrations.nat.output.line", line_or_error)
     for apply in start_output("ab"):
@@ -243,3 +243,14 @@ def test_a_retried_trial_is_written_once() -> None:
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
     assert ["peru", "chad#2", "oslo"] == before
     assert ["peru", "chad#2", "oslo", "chad"] == ids("again")
+
+
+def test_a_step_filter() -> None:
+    """Types of steps after the directory are those that are written; an unknown type is rejected before the start."""
+    option = "nat:nat?workflow_output_step_filter="
+    error = rejected("run", "quick.py", "--export", f"{option}LLM")
+    evaljournal("run", "quick.py", "-o", "run", "--export", f"{option}WORKFLOW_START,LLM_END")
+    items = [orjson.loads(line) for line in Path("nat/workflow_output.jsonl").read_bytes().splitlines()]
+
+    assert "'LLM' is not a type" in error
+    assert {"WORKFLOW_START"} == {step["payload"]["event_type"] for item in items for step in item["intermediate_steps"]}

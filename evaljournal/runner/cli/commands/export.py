@@ -58,6 +58,7 @@ def _description(name: str) -> str:
 )
 @click.option("--summary", is_flag=True, help=f"Append to the file that ${_SUMMARY} names (markdown only).")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, one request per line, instead of protobuf (otlp only).")
+@click.option("--step-filter", metavar="TYPES", help="Types of steps (default: LLM_END,TOOL_END; nat only).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def export(
     run: RunReference,
@@ -68,6 +69,7 @@ def export(
     baseline: RunReference | None,
     summary: bool,
     as_json: bool,
+    step_filter: str | None,
     force: bool,
 ) -> None:
     """Export a run to another format; it may be running, stopped, finished or damaged.
@@ -82,6 +84,8 @@ def export(
     evaljournal export --format markdown --baseline runs/capitals/0001 --summary
     """
     format_ = _select_format(name, has_rows=rows is not None, as_json=as_json)
+    if step_filter is not None:
+        format_ = _filter_steps(name, format_, step_filter)
     _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
     target = None if target == Path("-") else target
     summary_file = _summary_file(target) if summary else None
@@ -125,6 +129,14 @@ def _select_format(name: str, *, has_rows: bool, as_json: bool) -> Format:
     if not isinstance(format_, Directory) or format_.write_json is None:
         raise click.UsageError(f"--json applies to otlp, not to {name}; remove --json or change --format")
     return File(format_.description, format_.write_json)
+
+
+def _filter_steps(name: str, format_: Format, types: str) -> Format:
+    """Return the format with only steps of these types."""
+    if not isinstance(format_, Directory) or format_.write_steps is None:
+        raise click.UsageError(f"--step-filter applies to nat, not to {name}; remove it or change --format")
+    write_steps = format_.write_steps
+    return attrs.evolve(format_, write=lambda source: write_steps(source, types))
 
 
 def _check_comparison(name: str, format_: Format, run: RunReference, *, has_baseline: bool, summary: bool) -> None:
