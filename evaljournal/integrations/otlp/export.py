@@ -6,7 +6,7 @@ the trial: its span ends after them, while that of the attempt may have been sen
 that is sent again replaces itself.
 
 A run that is exported and one that is sent live have the same spans: `trial_spans` is the only place that makes them. Live, it
-yields those that have ended since a record; a span that has ended does not change, except that of a failed trial that is
+yields those that have ended since a record; a span that has ended does not change, except that of a trial with an error that is
 retried.
 """
 
