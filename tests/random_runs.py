@@ -22,6 +22,7 @@ from evaljournal import Case, Chat, Fatal, RateLimited, Retry, note, scorers, st
 from evaljournal.journal import read
 from evaljournal.journal.events import FileEvent, RunStarted, SessionStarted
 from evaljournal.journal.fact import non_default_fields
+from evaljournal.runner.definition.evaluation import INHERITED
 from tests.batches import MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, run_killed, run_virtual, signal_after
@@ -111,7 +112,8 @@ def _add_scorers(defined: AnyEvaluation, seed: int, chance: random.Random) -> No
 
     for name, function in (("exact", scorers.exact), ("waits", waits), ("plain", plain)):
         if chance.random() < 0.4 and (function is not plain or "plain" in sys.argv):
-            defined.score(name=name)(function)
+            # Its task may hang, also in a run whose own task does not, which may have no timeout.
+            defined.score(name=name, timeout=5.0 if function is waits else INHERITED)(function)
 
 
 def _evaluation(seed: int, chance: random.Random) -> AnyEvaluation:
