@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -14,9 +16,9 @@ from typing import Final
 import pytest
 
 from evaljournal import verify
-from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepFailed, StepReused
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepCompleted, StepFailed, StepReused
 from tests.coding_agents import CASES, COMMANDS, QUIET, TURNS, Provider, find_agent, serving_agents
-from tests.processes import Process
+from tests.processes import ROOT, Process
 from tests.runs import events, outputs
 
 SLOTS: Final = 2
@@ -41,11 +43,17 @@ def start(agent: str, environment: Mapping[str, str], provider: Provider, direct
     """Start a session of the run, or resume it."""
     is_new = not (directory / "run").exists()
     options = ["--data", "cases.csv", *COMMANDS[agent], "--gateway", "-s", "write-ahead=true", "-o", "run", f"--slots={SLOTS}"]
-    urls = {"ANTHROPIC_BASE_URL": provider.url, "OPENAI_BASE_URL": f"{provider.url}/v1", "GOOGLE_GEMINI_BASE_URL": provider.url}
+    return run_evaljournal(environment, provider, directory, ["run", *options] if is_new else ["resume", "run"])
+
+
+def run_evaljournal(environment: Mapping[str, str], provider: Provider, directory: Path, arguments: list[str]) -> Process:
+    """Start a command with the provider's addresses in its environment."""
+    urls = dict.fromkeys(("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"), provider.url)
+    urls["OPENAI_BASE_URL"] = f"{provider.url}/v1"
     keys = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"), "sk-a-key-of-a-test")
     with (directory / "log.txt").open("a") as log:
         return Process(
-            [sys.executable, "-m", "evaljournal", *(["run", *options] if is_new else ["resume", "run"]), "--plain"],
+            [sys.executable, "-m", "evaljournal", *arguments, "--plain"],
             cwd=directory,
             env={**environment, **urls, **keys},
             stdin=subprocess.DEVNULL,
@@ -127,3 +135,62 @@ def test_kills(agent: str, kills: int, environment: Mapping[str, str], tmp_path:
 
     assert reused
     assert again <= SLOTS * killed
+
+
+@pytest.mark.parametrize(
+    ("agent", "line"), [("claude-code-acp", "claude-code-acp"), ("gemini", "gemini -m gemini-3.8-flash --acp")]
+)
+def test_acp(agent: str, line: str, environment: Mapping[str, str], tmp_path: Path) -> None:
+    """A real agent of the Agent Client Protocol works in a workspace; its tool calls are steps."""
+    find_agent(agent)
+    (tmp_path / "work" / "repo").mkdir()
+    options = [
+        "--data",
+        "cases.csv",
+        "--acp",
+        line,
+        "--acp-allow",
+        "all",
+        "-o",
+        "run",
+        "--workspace",
+        "repo",
+        "--agent-home",
+        "own",
+    ]
+    with serving_agents() as provider:
+        process = run_evaljournal(environment, provider, tmp_path / "work", ["run", *options])
+        try:
+            code = process.wait()
+        finally:
+            kill(process)
+    steps = events(tmp_path / "work" / "run", StepCompleted)
+
+    assert (0, [f"done after {TURNS} tools"] * len(CASES)) == (code, outputs(tmp_path / "work" / "run"))
+    assert len(CASES) * TURNS == len([step for step in steps if step.name == "execute"])
+
+
+RECIPES: Final = re.findall(
+    r"^```sh no-run (\S+)\n(.*?)```", (ROOT / "docs" / "coding-agents.md").read_text(), re.MULTILINE | re.DOTALL
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, line) for name, text in RECIPES for line in text.splitlines()])
+@pytest.mark.exhaustive
+def test_the_recipes_of_the_documentation(name: str, text: str, environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Each command of docs/coding-agents.md returns an output and has steps."""
+    find_agent("claude-code-acp" if "claude-code-acp" in text else name.partition("-")[0].replace("acp", "gemini"))
+    _, *words = shlex.split(text.replace("npx @zed-industries/", ""))
+    (tmp_path / "work" / "tasks.jsonl").write_text('{"id": "a", "task": "say it: case alpha", "expected": "done"}\n')
+    with serving_agents() as provider:
+        if name == "codex-lines":
+            own = f"-c model_provider=x -c model_providers.x.name=x -c model_providers.x.base_url={provider.url}/v1 "
+            words = [word.replace("-- {", f"{own}-c model_providers.x.env_key=OPENAI_API_KEY -- {{") for word in words]
+        process = run_evaljournal(environment, provider, tmp_path / "work", [*words, "-o", "run"])
+        try:
+            code = process.wait()
+        finally:
+            kill(process)
+
+    assert (0, 1) == (code, len(outputs(tmp_path / "work" / "run"))), (tmp_path / "work" / "log.txt").read_text()[-3000:]
+    assert events(tmp_path / "work" / "run", StepCompleted)

@@ -26,6 +26,7 @@ from evaljournal.runner.calls.gateway_env import gateway_env
 from evaljournal.runner.calls.notes import engine_note, note
 from evaljournal.runner.calls.turns import turns_of
 from evaljournal.runner.calls.workspaces import open_workspace
+from evaljournal.runner.calls.workspaces.variant_files import files_definition
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.templates import Fields, Template
 
@@ -59,6 +60,9 @@ class Acp(BuiltinTask):
     """The prompt with `{fields}` of the case. None: the input."""
     turns: str | None = None
     """Column with a list of prompts, sent one after the other in the same session."""
+    variant_files: str | None = None
+    """Directory whose files each workspace gets: a skill, with a `SKILL.md`, where agents look for skills; the content of any
+    other at the top. The files are compared when a run is resumed."""
     _program: Command = attrs.field(init=False, repr=False, default=attrs.Factory(_program, takes_self=True))
     _template: Template | None = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
 
@@ -72,7 +76,7 @@ class Acp(BuiltinTask):
         """The command line, the files it names, the permissions and the prompts."""
         program = self._program.definition
         fields = {"acp": program["command"], "files": program["files"], "allow": self.allow}
-        return {**fields, "prompt": self.prompt, "turns": self.turns}
+        return {**fields, "prompt": self.prompt, "turns": self.turns, **files_definition(self.variant_files)}
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field."""

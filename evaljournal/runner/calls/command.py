@@ -29,6 +29,7 @@ from evaljournal.runner.calls.http.reply_memory import ReplyMemory
 from evaljournal.runner.calls.workspaces import FIELD as WORKSPACE
 from evaljournal.runner.calls.workspaces import Workspace, open_workspace
 from evaljournal.runner.calls.workspaces.programs import RUN
+from evaljournal.runner.calls.workspaces.variant_files import files_definition
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import digest
@@ -141,6 +142,9 @@ class Command(BuiltinTask):
     tokens and its final text; see `agents.transcripts`."""
     output_path: str | None = None
     """Path of the output in the printed JSON, such as `answer.text`."""
+    variant_files: str | None = None
+    """Directory whose files each workspace gets: a skill, with a `SKILL.md`, where agents look for skills; the content of any
+    other at the top. The files are compared when a run is resumed."""
     _arguments: tuple[Template, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
@@ -159,6 +163,7 @@ class Command(BuiltinTask):
             "shell": self.shell,
             "output": self.output,
             "output_path": self.output_path,
+            **files_definition(self.variant_files),
         }
 
     def check(self, case: Case) -> None:

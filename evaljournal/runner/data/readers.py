@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from evaljournal.runner.data.skills import is_skill, skill_rows
 from evaljournal.runner.data.tables import BATCH_ROWS, Row, duplicates, json_rows
 from evaljournal.runner.errors import UsageError, suggest
 
@@ -149,6 +150,9 @@ def _json(path: Path) -> Iterator[NumberedRow]:
         return UsageError(reason, path=path, line=text.count("\n", 0, start) + 1)
 
     start = skip_space(0)
+    if text.startswith("{", start) and (rows := _skill(text, path)) is not None:
+        yield from rows
+        return
     if not text.startswith("[", start):
         raise error_at(start, "expected a list of objects; if each line is an object, name the file .jsonl")
     start = skip_space(start + 1)
@@ -170,6 +174,17 @@ def _json(path: Path) -> Iterator[NumberedRow]:
     end = skip_space(start + 1)
     if end < len(text):
         raise error_at(end, f"unexpected text after the list: {text[end : end + 20]!r}")
+
+
+def _skill(text: str, path: Path) -> Iterator[NumberedRow] | None:
+    """Return the rows of a skill's `evals.json`, whose lines are unknown; None for another object."""
+    try:
+        value = _JSON.decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if not is_skill(value):
+        return None
+    return ((1, row) for row in skill_rows(value, path))
 
 
 def _declared_delimiter(path: Path) -> str | None:

@@ -292,6 +292,8 @@ def _check_workspace(evaluation: Evaluation[Any, Any, Any], settings: Settings) 
                 raise UsageError(f"the scorer {name!r} executes a command in the workspace of an output; pass --workspace DIR")
         if any(getattr(task, "uses_workspace", False) for task in evaluation.tasks.values()):
             raise UsageError("the command contains {workspace}; pass --workspace DIR, or write {{workspace}}")
+        if any(getattr(task, "variant_files", None) for task in evaluation.tasks.values()):
+            raise UsageError("--variant-files adds files to workspaces; pass --workspace DIR, which may be an empty directory")
         for name in ("workspace_dirty", "agent_home", "keep"):
             if getattr(settings, name) != OMITTED_DEFAULTS[name]:
                 raise UsageError("has no effect without --workspace", setting=name, value=getattr(settings, name))

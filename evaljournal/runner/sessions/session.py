@@ -346,10 +346,12 @@ class Session:
             if self.options.resume:
                 await self._clean(stack, plan, recorder)
             if plan.workspace is not None:
-                from evaljournal.runner.sessions.workspaces import WorkspaceLayer, open_workspaces  # noqa: PLC0415  # few runs need it
+                from evaljournal.runner.calls.workspaces.variant_files import files_of  # noqa: PLC0415  # few runs need it
+                from evaljournal.runner.sessions.workspaces import WorkspaceLayer, open_workspaces  # noqa: PLC0415  # the same
 
                 opening = open_workspaces(journal.run, plan.workspace, plan.settings, state.trials, self.options.in_thread)
-                layers.append(WorkspaceLayer(await stack.enter_async_context(opening), plan.settings.timeout))
+                workspaces, files = await stack.enter_async_context(opening), files_of(plan.evaluation.tasks)
+                layers.append(WorkspaceLayer(workspaces, plan.settings.timeout, files))
             executor = assemble(
                 recorder,
                 plan,

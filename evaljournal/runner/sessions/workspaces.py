@@ -101,19 +101,19 @@ class Workspaces:
         async with self._copies:
             return await self._in_thread(partial(call, *arguments))
 
-    async def make(self, work: TrialWork) -> tuple[Workspace, Original, Places]:
+    async def make(self, work: TrialWork, files: Mapping[str, bytes]) -> tuple[Workspace, Original, Places]:
         """Make the workspace of an attempt, in place of that of the previous one."""
         self._ended.pop(work.trial, None)
         workspace = Workspace(self._directory / "attempts" / name_of(work.trial, work.state.attempts), self._has_home)
-        original, places = await self._run(self._make, work, workspace)
+        original, places = await self._run(self._make, work, workspace, files)
         await self._remove_done()
         return workspace, original, places
 
-    def _make(self, work: TrialWork, workspace: Workspace) -> tuple[Original, Places]:
+    def _make(self, work: TrialWork, workspace: Workspace, variant_files: Mapping[str, bytes]) -> tuple[Original, Places]:
         for old in attempts_of(self._directory, work.trial):
             remove_tree(old)
         places, original = self._original.copy(workspace.path), self._original
-        if files := case_files(work.case):
+        if files := {**variant_files, **case_files(work.case)}:
             original = original.with_files(files)
             for path, content in files.items():
                 write_file(workspace.path, path, content)
@@ -164,14 +164,15 @@ async def open_workspaces(
 class WorkspaceLayer(PhasesLayer):
     """Gives each attempt a workspace."""
 
-    def __init__(self, workspaces: Workspaces, timeout: float | None) -> None:
-        """Making a workspace may take `timeout` seconds, as an attempt may."""
+    def __init__(self, workspaces: Workspaces, timeout: float | None, files: Mapping[str, Mapping[str, bytes]]) -> None:
+        """Making a workspace may take `timeout` seconds, as an attempt may; `files` are those of each variant."""
         super().__init__(timeout)
         self._workspaces = workspaces
+        self._files = files
 
-    def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
+    def wrap(self, task: Task, variant: str) -> Task:
         """Return a task whose attempts have workspaces."""
-        return WorkspaceTask(task, self._workspaces)
+        return WorkspaceTask(task, self._workspaces, self._files[variant])
 
 
 class WorkspaceTask:
@@ -179,8 +180,9 @@ class WorkspaceTask:
 
     takes_trial = True
 
-    def __init__(self, task: Task, workspaces: Workspaces) -> None:
+    def __init__(self, task: Task, workspaces: Workspaces, files: Mapping[str, bytes]) -> None:
         self._task = task
+        self._files = files
         self._workspaces = workspaces
         self.request = getattr(task, "request", None)
         self.loop = getattr(task, "loop", "trio")
@@ -199,7 +201,7 @@ class WorkspaceTask:
         set_up = Step(f"make {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="setup")
         steps.begin(set_up)
         with trio.CancelScope(shield=True):  # A thread cannot be cancelled.
-            workspace, original, places = await workspaces.make(work)
+            workspace, original, places = await workspaces.make(work, self._files)
         steps.complete(set_up, {"workspace": str(workspace.path)}, None)
         set_workspace(workspace)
         steps.key_rules = steps.key_rules.with_paths(workspace.constants)

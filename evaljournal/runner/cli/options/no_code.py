@@ -186,8 +186,9 @@ def _variants(
         if not value_lists:
             return {}
         labels = {name: [_label(name, value) for value in value_list] for name, value_list in value_lists.items()}
-        if named_prompts := _named_prompts(value_lists.get("prompt", ())):
-            labels["prompt"], value_lists["prompt"] = map(list, zip(*named_prompts, strict=True))
+        for name in ("prompt", "variant_files"):
+            if named_texts := _named_texts(name, value_lists.get(name, ())):
+                labels[name], value_lists[name] = map(list, zip(*named_texts, strict=True))
         return variants_by_name(
             Variant(name, _parameters(combination), _task(_single_values({**values, **combination}), file_values))
             for name, combination in product(value_lists, labels).items()
@@ -233,14 +234,15 @@ def _label(name: str, value: Any) -> Any:
     return Path(value[1:]).stem if name in _TEXTS and value.startswith("@") else value
 
 
-def _named_prompts(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the names and texts of several prompts (`short=Answer briefly: {question}`); empty unless each has a name."""
+def _named_texts(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names and texts of several values (`short=Answer briefly: {question}`); empty unless each has a name."""
     matches = [match for text in texts if (match := _NAMED_TEXT.fullmatch(text))]
     if len(matches) < len(texts):
         return []
     for name, count in Counter(match[1] for match in matches).items():
         if count > 1:
-            raise UsageError(f"--prompt: {count} prompts are named {name!r}; give each a name of its own")
+            kind = "prompts" if option == "prompt" else "values"
+            raise UsageError(f"{_flag(option)}: {count} {kind} are named {name!r}; give each a name of its own")
     return [(match[1], match[2]) for match in matches]
 
 
@@ -361,6 +363,9 @@ def _value(name: str, value: Any) -> Any:
             return dict(_pairs(value, ":", "header", "'Name: value'"))
         case "choice":
             return {word: _score(score) for word, score in _pairs(value, "=", "choice", "WORD=VALUE")}
+        case "variant_files":  # A single value makes no variant, and its name is not used.
+            match = _NAMED_TEXT.fullmatch(value)
+            return value if match is None else match[2]
         case "extra_body":
             return _json_object(value)
         case _:

@@ -275,6 +275,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "settings",
             '"failing"',
         ),
+        Option(
+            "--variant-files NAME=DIR",
+            "Add the files of DIR, such as a skill, to workspaces; repeatable: each makes a variant NAME; 'NAME=' has none.",
+            "command.variant_files acp.variant_files",
+            '["with=skills/csv", "without="]',
+            varies=True,
+        ),
         Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
     ),
     "Prompt": (
@@ -589,7 +596,7 @@ id-key only skip shuffle seed only-variant shard yes key-env header shell gatewa
 prices leave workers deadline fail-fast name export otlp otlp-content head-file verbose key-without
 replies offline on-miss replies-any-trial replay-errors trust
 workspace workspace-dirty agent-home keep score-files
-acp acp-allow
+acp acp-allow variant-files
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them."""
