@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 import evaljournal
-from evaljournal import journal, replay, scorers
+from evaljournal import Acp, journal, replay, scorers
 from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.endpoint import Endpoint
@@ -81,7 +81,8 @@ def test_parameters_of_tasks_without_code() -> None:
             *("model", "dialect", "base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens"),
             *("effort", "seed", "schema", "stream", "extra_body", "headers", "turns", "images", "files", "prices", *http),
         ],
-        Command: ["command", "shell", "output", "output_path"],
+        Command: ["command", "shell", "output", "output_path", "variant_files"],
+        Acp: ["acp", "allow", "prompt", "turns", "variant_files"],
         RecordedOutput: ["output_key"],
         Judge: ["chat", "rubric", "choices", "timeout"],
     } == {

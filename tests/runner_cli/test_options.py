@@ -13,6 +13,8 @@ from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.endpoint import Endpoint
 from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.cli import cli
+from evaljournal.runner.cli.commands.rescore import rescore
+from evaljournal.runner.cli.commands.resume import resume
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.cli.options.table import ADVANCED, BY_KEY, OPTIONS, TABLE, Option, render_error
 from evaljournal.runner.cli.options.values import parse_values, read_assignments, to_keys
@@ -36,7 +38,8 @@ OWNERS: dict[str, Any] = {
 def test_the_help_is_grouped(flag: str) -> None:
     """The help of `run` has a section for each group of the table, in its order."""
     text = CliRunner().invoke(cli, ["run", flag]).stdout
-    places = [text.index(f"\n{group}:\n") for group, options in TABLE.items() if any(option.flag for option in options)]
+    hidden = {""} if flag == "--help-all" else {"", *ADVANCED}
+    places = [text.index(f"\n{group}:\n") for group, options in TABLE.items() if {option.flag for option in options} - hidden]
 
     assert sorted(places) == places
 
@@ -54,8 +57,8 @@ def test_the_help_is_short() -> None:
 
 
 def test_advanced_options() -> None:
-    """Every flag that only `--help-all` shows is an option of `run`."""
-    assert ADVANCED <= {flag for param in run.params for flag in param.opts}
+    """Every flag that only `--help-all` shows is an option of `run`, `resume` or `rescore`."""
+    assert ADVANCED <= {flag for command in (run, resume, rescore) for param in command.params for flag in param.opts}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
