@@ -87,7 +87,7 @@ def test_parameters_of_tasks_without_code() -> None:
         Judge: ["chat", "rubric", "choices", "timeout"],
     } == {
         task: [field.name for field in attrs.fields(task) if field.init]
-        for task in (Endpoint, Chat, Command, RecordedOutput, Judge)
+        for task in (Endpoint, Chat, Command, Acp, RecordedOutput, Judge)
     }
     assert (
         *("exact", "iexact", "contains", "one_of", "json_equal", "f1", "regex", "close_to", "similarity"),
