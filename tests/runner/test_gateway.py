@@ -154,7 +154,7 @@ def test_geminis_paths(path: Path, server: Server, name: str, provider: Callable
     calls = server.requests(name)
 
     assert 200 == outputs(path)[0][0]
-    assert '"finishReason": "STOP"' in outputs(path)[0][1]
+    assert '"finishReason":"STOP"' in outputs(path)[0][1].replace(" ", "")
     assert (f"{method} gemini-3.8-flash", "model") == (completed.name, completed.kind)
     assert {1000, 100} == {outcome.state.usage["input_tokens"], outcome.state.usage["output_tokens"]}
     assert [f"/api/v1beta/models/gemini-3.8-flash:{method}?alt=sse"] * 2 == [
