@@ -46,8 +46,7 @@ def check(families: Mapping[str, Sequence[Comparison]], seeds: Sequence[int]) ->
     _times(checks, "random 429s", families.get("random-429", ()), 1.5)
     _times(checks, "judge of the same latency", [c for c in families.get("scoring", ()) if "same latency" in c.row.name], 1.2)
     _times(checks, "20 and 100 cases without a limit", families.get("small", ()), 1.15)
-    # Inputs that time out look like an overload, and the limit is lowered: they are only shown.
-    _times(checks, "poison", [c for c in families.get("poison", ()) if "time out" not in c.row.name], 1.5)
+    _times(checks, "poison", families.get("poison", ()), 1.5)
     _small_runs(checks, families.get("small-runs", ()))
     for comparison in families.get("lettered", ()):
         _lettered(checks, comparison)

@@ -492,6 +492,37 @@ def test_many_timeouts_lower_the_limit() -> None:
     assert drive.policy.limit < 20
 
 
+def test_inputs_that_time_out_are_no_overload() -> None:
+    """Calls that time out while calls that were sent later are answered quickly do not lower the limit."""
+    drive = Drive(32)
+    names = drive.fill()
+    drive.t += 2.0
+    for name in names[16:]:
+        drive.succeed(name)
+    drive.t += 8.0
+    for name in names[:16]:
+        del drive.in_flight[name]
+        drive.observe(ended(name, "timed_out"))
+
+    assert 32 <= drive.policy.limit
+    assert [] == drive.pauses
+
+
+def test_slow_answers_do_not_explain_timeouts() -> None:
+    """If calls that were sent later are answered after half of the timeout, the load is the reason for timeouts."""
+    drive = Drive(32)
+    names = drive.fill()
+    drive.t += 30.0
+    for name in names[16:]:
+        drive.succeed(name)
+    drive.t += 30.0
+    for name in names[:16]:
+        del drive.in_flight[name]
+        drive.observe(ended(name, "timed_out"))
+
+    assert drive.policy.limit < 20
+
+
 def test_an_overload_does_not_slow_growth_down_for_good() -> None:
     """Once all slots are used again, the limit grows as fast as at first."""
     drive = Drive(64)

@@ -7,6 +7,7 @@ Endpoints limit calls in different ways. Each has a module:
     latency     no errors, only slower               a load that adds no throughput is undone
     breaker     5xx, connection errors, no response  only probes start, until one is answered
     random_429s 429s at random, at any load          they are ignored
+    chance      failures of single calls             more in a row are needed for an overload or an outage
 
 This module passes events to them, finds out which of them explains a 429, and makes the decision.
 
@@ -175,9 +176,11 @@ class Adaptive:
         self._last_end = self._now
         if result.outcome != "rate_limited":
             self._limited_trials.pop(start.trial, None)
-        is_timeout = result.outcome == "timed_out"
-        elapsed = result.elapsed if result.outcome == "succeeded" else self._now - start.t if is_timeout else None
-        self._weigh_latency(start, elapsed)
+        if result.outcome == "timed_out":
+            self._accept_survivors()
+            self._process_timeout(start)
+            return
+        self._weigh_latency(start, result.elapsed if result.outcome == "succeeded" else None)
         match result.outcome:
             case "succeeded":
                 self._latency.record_success(result.elapsed)
@@ -189,10 +192,7 @@ class Adaptive:
                 self._process_rate_limit(start, result.retry_after)
             case "unavailable":
                 self._count_failure(start)
-                self._process_unavailable(start, is_timeout=False)
-            case "timed_out":
-                self._accept_survivors()
-                self._process_unavailable(start, is_timeout=True)
+                self._process_unavailable(start, self._breaker.count(start, self._now, self._newest_accepted))
             case "interrupted":
                 if start.probe:
                     self._breaker.next_probe = self._now
@@ -225,6 +225,8 @@ class Adaptive:
         if not start.is_accepted:
             start.is_accepted = True
             self._in_flight.accept(start.in_flight)
+            if self._breaker.failures and not self._breaker.open:
+                self._breaker.accept(self._newest_accepted)
 
     def _count_failure(self, start: Start) -> None:
         self._failure_seconds = max(self._now - start.t, (1 - SMOOTHING) * self._failure_seconds)
@@ -295,22 +297,38 @@ class Adaptive:
         self._breaker.begin("no_response", self._last_end, self._now, self._start_count, probe_at=self._now)
         self._suspend(evidence)
 
-    def _process_unavailable(self, start: Start, *, is_timeout: bool) -> None:
-        breaker = self._breaker
-        is_cause = breaker.is_cause(start.trial)
-        is_enough = breaker.count(start, self._now, in_flight=len(self._calls) + 1)
-        if breaker.open:
-            if start.probe and (evidence := breaker.close_without_outage(self._start_count)) is not None:
-                self._resume(evidence)
-            elif start.probe:
-                self._suspend(breaker.record_failed_probe(self._now))
-        elif is_timeout and not is_cause and (evidence := self._in_flight.record_timeout(start, self._now, self._start_count)):
+    def _process_timeout(self, start: Start) -> None:
+        """Lower the limit after several timeouts, unless calls that were sent later were answered in much less time."""
+        breaker, in_flight = self._breaker, self._in_flight
+        seconds = self._now - start.t
+        is_slow = self._latency.median > seconds / FEW  # Then answers to others do not show that the load is right.
+        failures = breaker.count(start, self._now, 0 if is_slow else breaker.newest_answered)
+        is_counted = start.order in breaker.failures
+        self._weigh_latency(start, seconds if is_counted else None)
+        in_flight.timeouts += is_counted and start.order > in_flight.last_lowered
+        if breaker.open or self.limit == 1 or breaker.newest_answered <= in_flight.last_lowered:
+            self._process_unavailable(start, failures)  # At a lower load, calls time out too: the endpoint is unavailable.
+        elif in_flight.timeouts >= breaker.chance.in_a_row(SEVERAL):
+            evidence = f"{in_flight.timeouts} calls timed out, and none that was sent later was answered soon"
+            in_flight.record_timeouts(start.in_flight, self._now, self._start_count)
             self._record_limit("timeouts", evidence)
-            breaker.failures.clear()  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
-        elif is_enough:
-            survivors = sum(self._has_survived(call) for call in self._calls.values() if call.order > breaker.last_answered)
-            if evidence := breaker.open_unless(survivors, self._now):
-                self._suspend(evidence)
+            breaker.failures.clear()
+
+    def _process_unavailable(self, start: Start, failures: int) -> None:
+        """Open the breaker if there are enough failures; if it is open, schedule the next probe."""
+        breaker = self._breaker
+        if breaker.open:
+            if not start.probe:
+                return
+            evidence = breaker.close_without_outage(self._start_count)
+            if evidence is not None:
+                self._resume(evidence)
+            else:
+                self._suspend(breaker.record_failed_probe(self._now))
+        elif failures >= breaker.chance.in_a_row(MANY):
+            first = min(breaker.failures)
+            if failures > sum(call.order > first for call in self._calls.values()):  # Those may still be answered.
+                self._suspend(breaker.open_for_failures(self._now))
 
     def _suspend(self, evidence: str) -> None:
         """Record that only probes may start."""
@@ -323,7 +341,7 @@ class Adaptive:
 
     def _answer_breaker(self, start: Start) -> bool:
         """Pass an answer to the breaker; return whether that closed it."""
-        evidence = self._breaker.record_answer(start, self._now, self._start_count)
+        evidence = self._breaker.answer(start, self._now, self._start_count)
         if evidence is not None:
             self._resume(evidence)
         return evidence is not None

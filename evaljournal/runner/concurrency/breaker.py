@@ -1,13 +1,12 @@
-"""The circuit breaker, for errors that do not depend on the load: 5xx, connection errors, timeouts.
+"""The circuit breaker, for errors that do not depend on the load: 5xx, connection errors, timeouts, and bans.
 
 During an outage every call would fail and cost its trial a retry. So only single probes start, with growing gaps, until one is
 answered.
 
-The breaker opens after several failures since the last answered call, if they outnumber the calls that have been in flight for
-longer than failures take. Sporadic errors do not open it.
+The breaker opens after several failures of calls since which no later one was accepted. Sporadic errors do not open it.
 
 **An input that always fails is no outage.** A trial is the cause of its own failures if a call that was sent after its first
-failed one was answered; or if any call was answered since, and the trial has failed several times. Its failures do not count,
+failed one was accepted; or if any call was answered since, and the trial has failed several times. Its failures do not count,
 and if too few others are left, the breaker closes. In an outage, where nothing is answered, no trial is a cause.
 """
 
@@ -16,12 +15,11 @@ from typing import Final
 from attrs import define, field
 
 from evaljournal.replay.state.pauses import PROBE_PATIENCE
-from evaljournal.runner.concurrency.constants import MANY, SEVERAL
+from evaljournal.runner.concurrency.chance import Chance
+from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.pace import PLATEAU_LONGEST
 from evaljournal.runner.concurrency.start import Start
 
-_OUTNUMBER_FACTOR: Final = 1.5
-"""Failures per call still in flight that open it, so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST: Final = 1.0
 """Minimum seconds between two probes."""
 _PROBES, _LIMITED_PROBES = 10, 4
@@ -40,7 +38,7 @@ class _FailedTrial:
 
 @define(kw_only=True)
 class Breaker:
-    """The failures since the last answered call, and the outage if there is one."""
+    """The failures since the last accepted call, and the outage if there is one."""
 
     open: bool = False
     reason: str = ""
@@ -50,32 +48,40 @@ class Breaker:
     barrier: int = 0
     """Failures of starts up to this one are not counted, and answers to them do not end an outage."""
     failures: dict[int, Start] = field(factory=dict[int, Start])
-    """Failed starts that no answered start has followed, whose trials are not the cause."""
+    """Failed starts that no accepted start has followed, whose trials are not the cause."""
     failed_trials: dict[str, _FailedTrial] = field(factory=dict[str, _FailedTrial])
-    last_answered: int = 0
+    newest_answered: int = 0
     """The newest start that was answered."""
     last_answer: float = 0.0
     """When a call was last answered."""
+    chance: Chance = field(factory=Chance)
+    """Failures that later calls did not share."""
 
     def is_cause(self, trial: str) -> bool:
-        """Return whether a trial is the cause of its own failures."""
+        """Return whether a trial is the cause of its failures: calls that were sent later, or several after it, succeed."""
         failed = self.failed_trials.get(trial)
         if failed is None:
             return False
-        return failed.first_start <= self.last_answered or (failed.t < self.last_answer and failed.failures >= SEVERAL)
+        return failed.first_start <= self.newest_answered or (failed.t < self.last_answer and failed.failures >= SEVERAL)
 
-    def count(self, start: Start, t: float, *, in_flight: int) -> bool:
-        """Count a failure; return whether there are enough to open."""
+    def count(self, start: Start, t: float, newest_accepted: int) -> int:
+        """Count a failure that may be one of an outage; return how many there are."""
         failed = self.failed_trials.setdefault(start.trial, _FailedTrial(start.order, t))
         failed.failures += 1
-        if start.order > max(self.last_answered, self.barrier) and not self.is_cause(start.trial):
+        if start.order <= max(newest_accepted, self.barrier) or (newest_accepted and self.is_cause(start.trial)):
+            self.chance.count(1)
+        else:
             self.failures[start.order] = start
-        return len(self.failures) >= min(2 * MANY, max(SEVERAL, 2 * in_flight))
+        return len(self.failures)
 
-    def open_unless(self, survivors: int, t: float) -> str | None:
-        """Open the breaker unless too many calls are in flight, or one was answered; return the evidence if it opens."""
-        if len(self.failures) <= max(SEVERAL - 1, _OUTNUMBER_FACTOR * survivors):
-            return None
+    def accept(self, newest_accepted: int) -> None:
+        """Forget the failures since which a call was accepted, and those that their trials have caused."""
+        failures = {n: start for n, start in self.failures.items() if n > newest_accepted and not self.is_cause(start.trial)}
+        self.chance.count(len(self.failures) - len(failures))
+        self.failures = failures
+
+    def open_for_failures(self, t: float) -> str:
+        """Open the breaker because of the failures; return the evidence."""
         first_start = min(start.t for start in self.failures.values())
         # A call that was sent after the newest failed one shows that the endpoint is available, also if it is in flight now.
         self.begin("unavailable", first_start, t, max(self.failures))
@@ -95,21 +101,20 @@ class Breaker:
         self.next_probe = max(t + self._gap(t), not_before)
         return f"probe failed, {t - self.outage_start:.0f} s into the outage"
 
-    def record_answer(self, start: Start, t: float, newest_start: int) -> str | None:
+    def answer(self, start: Start, t: float, newest_start: int) -> str | None:
         """Record that a call was answered; return the evidence if that closes the breaker."""
-        self.last_answered, self.last_answer = max(self.last_answered, start.order), t
-        self.failed_trials.pop(start.trial, None)
+        self.newest_answered, self.last_answer = max(self.newest_answered, start.order), t
+        if self.failed_trials:
+            self.failed_trials.pop(start.trial, None)
+        if self.chance.share:
+            self.chance.fade()
         if self.open and start.order > self.barrier:
             return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
         return self.close_without_outage(newest_start) if self.failures else None
 
     def close_without_outage(self, newest_start: int) -> str | None:
-        """Forget the failures that their trials have caused; close the breaker if too few are left, and return the evidence."""
-        self.failures = {
-            order: start
-            for order, start in self.failures.items()
-            if order > self.last_answered and not self.is_cause(start.trial)
-        }
+        """Close the breaker if too few failures are left whose trials are not the cause; return the evidence."""
+        self.accept(self.newest_answered)
         if not self.open or self.reason != "unavailable" or len(self.failures) >= SEVERAL:
             return None
         return self._close(newest_start, "only inputs fail that have failed while others were answered")

@@ -30,8 +30,6 @@ OTHER_LOAD: Final = 1.2
 """Ratio from which two loads are compared."""
 _SMALL_PART: Final = 16
 """One in this many calls may have been accepted only because others had just ended."""
-_OVERLOAD_SHARE: Final = 0.2
-"""Share of timeouts among the starts since the limit was lowered that is an overload."""
 _NO_RESPONSE_CUT: Final = 2
 """Divisor of the load when nothing responds; it is `FEW` when calls time out: those have been too many for longer."""
 
@@ -73,10 +71,10 @@ class InFlight:
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     threshold: int | None = None
     """The limit above which it grows only by one per round trip, because there was an overload; until all slots are used."""
+    timeouts: int = 0
+    """Starts after `last_lowered` that timed out, and no input was the cause."""
     growth: float = 0.0
     """Slots that the limit will grow by, once they are an eighth of it: each change is recorded."""
-    timeouts: int = 0
-    """Starts after `last_lowered` that timed out."""
 
     def raise_slots(self, slots: int) -> bool:
         """Use `slots`, because a known limit decides when calls start; return False if there is evidence against so many."""
@@ -123,17 +121,9 @@ class InFlight:
     def _longer_period(self) -> float:
         return min(2 * self.period, LONG_TIME)
 
-    def record_timeout(self, start: Start, t: float, last_start: int) -> str | None:
-        """Count a timeout; lower the limit after several, and return the evidence."""
-        starts = start.order - self.last_lowered
-        if starts <= 0:
-            return None
-        self.timeouts += 1
-        if self.timeouts < FEW or self.timeouts < _OVERLOAD_SHARE * starts:
-            return None
-        evidence = f"{self.timeouts} of {starts} calls timed out"
-        self._overload(start.in_flight // FEW, t, last_start)
-        return evidence
+    def record_timeouts(self, load: int, t: float, last_start: int) -> None:
+        """Lower the limit: calls time out at `load`."""
+        self._overload(load // FEW, t, last_start)
 
     def record_no_response(self, load: int, t: float, last_start: int) -> None:
         """Lower the limit: the endpoint does not respond at `load`."""

@@ -7,11 +7,12 @@ A group that ran with clearly more or fewer attempts in flight is compared with 
 as much as the load, the higher load adds no throughput. An attempt that timed out counts with the time it took.
 """
 
+from collections import deque
 from typing import Final
 
-from attrs import define
+from attrs import define, field
 
-from evaljournal.runner.concurrency.constants import MANY, SMOOTHING, WINDOW
+from evaljournal.runner.concurrency.constants import MANY, SEVERAL, SMOOTHING, WINDOW
 from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, OTHER_LOAD, UNPROVEN_LIMIT
 from evaljournal.runner.concurrency.start import Group, Start
 
@@ -55,6 +56,8 @@ class LatencyBaseline:
 
     mean: float | None = None
     """Running average of the seconds of a success."""
+    latest: deque[float] = field(factory=lambda: deque[float](maxlen=SEVERAL * WINDOW))
+    """Seconds of the latest successes. Many, because the last calls of a run are those that take longest."""
     group: Group | None = None
     """The group of the next start."""
     baseline: tuple[float, float] | None = None
@@ -72,8 +75,14 @@ class LatencyBaseline:
         group.start_count += 1
         return group
 
+    @property
+    def median(self) -> float:
+        """The median seconds of the latest successes; 0 before the first."""
+        return sorted(self.latest)[len(self.latest) // 2] if self.latest else 0.0
+
     def record_success(self, elapsed: float) -> None:
         """Update the average."""
+        self.latest.append(elapsed)
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
 
     def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> LoadComparison | None:
