@@ -308,7 +308,7 @@ class Adaptive:
         in_flight.timeouts += is_counted and start.order > in_flight.last_lowered
         if breaker.open or self.limit == 1 or breaker.newest_answered <= in_flight.last_lowered:
             self._process_unavailable(start, failures)  # At a lower load, calls time out too: the endpoint is unavailable.
-        elif in_flight.timeouts >= breaker.chance.in_a_row(SEVERAL):
+        elif in_flight.timeouts >= breaker.chance.in_a_row(FEW):
             evidence = f"{in_flight.timeouts} calls timed out, and none that was sent later was answered soon"
             in_flight.record_timeouts(start.in_flight, self._now, self._start_count)
             self._record_limit("timeouts", evidence)

@@ -127,6 +127,8 @@ class _Limit:
         """Units per second that flow in."""
         per_second = seen.size / min(seen.window, MINUTE)
         is_few = seen.unit == "requests" and per_second * MINUTE < _FEW_REQUESTS
+        self.horizon = _HORIZON * min(seen.window, MINUTE)
+        """Seconds in which the level of a bucket is used, if it holds that much."""
         self.burst = 0.0 if is_few else _BURST
         """Seconds of the pace that may be used at once."""
         self.even_pace = per_second * (_FEW_SHARE if is_few else _EVEN_SHARE)
@@ -330,18 +332,23 @@ class Limits:
 
     def _pace(self, limit: _Limit, amount: float, t: float) -> float:
         """Return how fast a limit may be used now, in units per second."""
+        even_pace = limit.even_pace
         if limit.window_end < _INFINITY:
             pace = limit.level / max(limit.window_end - t, _MIN_SECONDS)
         else:
-            horizon = min(_HORIZON * min(limit.seen.window, MINUTE), limit.capacity / limit.rate)
-            pace = max(limit.level, amount) / horizon
+            horizon = limit.capacity / limit.rate
+            horizon = horizon if horizon < limit.horizon else limit.horizon
+            pace = (limit.level if limit.level > amount else amount) / horizon
         # A bucket that holds a single call rejects the next one if it arrives early.
-        if limit.is_even or limit.capacity < 2 * amount:
-            pace = min(pace, limit.even_pace)
-        if limit.grows_slowly:
-            pace = min(pace, limit.rate * (0.5 + (t - self._first_start) / MINUTE))  # Begin at half the rate.
-        cap = limit.even_pace * max((t - self._capped_at) / _CAP, 1.0)
-        return max(min(pace, cap), _SMALLEST_SHARE * limit.even_pace)
+        if (limit.is_even or limit.capacity < 2 * amount) and pace > even_pace:
+            pace = even_pace
+        if limit.grows_slowly and (highest := limit.rate * (0.5 + (t - self._first_start) / MINUTE)) < pace:
+            pace = highest  # Begin at half the rate.
+        since_cap = (t - self._capped_at) / _CAP
+        cap = even_pace * (since_cap if since_cap > 1.0 else 1.0)
+        pace = pace if pace < cap else cap
+        lowest = _SMALLEST_SHARE * even_pace
+        return pace if pace > lowest else lowest
 
     def _start(self, size: CallSize, need: _Amounts, t: float) -> AdmittedCall:
         if t > self._last_start:
