@@ -165,6 +165,13 @@ def test_slots_and_limits_change_the_wall_time() -> None:
     assert run.seconds(slots=20, limits={"rpm": 60.0}) == pytest.approx(2 + 19 / 0.93, abs=0.5)
 
 
+def test_a_single_rate_limit_key_can_have_a_name() -> None:
+    """With `limit_key`, the only key of a run is the value of a case."""
+    run = record(define(_two_seconds, [Case(name="a", input="a", metadata={"group": "k"})], limit_key="group"))
+
+    assert [2.0, 2.0] == [run.state.elapsed, run.seconds()]
+
+
 def test_the_result_is_the_same_each_time() -> None:
     """Nothing in a recomputation is random."""
     run = record(random_evaluation(1))

@@ -147,6 +147,8 @@ class _Recomputation(Session):
             judge = RecordedJudge(trials, identity, model, replays_429s=replays_429s)
             evaluation.score(name=scorer, timeout=None)(judge)
         self.evaluation = evaluation
+        if len(tasks) == 1:  # A session names its only lane by an empty key.
+            tasks = {"": task}
         keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
         slots = _scorer_slots(recorded.settings, calls.scorers, self._change.slots)
         started = evolve_fact(
