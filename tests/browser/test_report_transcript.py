@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, Retry, evaluation, scorers
+from evaljournal import Case, Command, Retry, evaluation, scorers
 from evaljournal.journal.events import AttemptStarted
 from evaljournal.runner.testing import Return, Scripted
 from tests.browser.conftest import OpenTab, Tab
@@ -350,3 +350,19 @@ def test_narrow_screen(tmp_path: Path, open_tab: OpenTab) -> None:
     widths = "() => [document.getElementById('drawer').scrollWidth, document.getElementById('drawer').clientWidth]"
     scroll_width, width = tab.evaluate(widths)
     assert (scroll_width, True) == (width, width <= 400)
+
+
+def test_a_diff_is_beside_the_transcript(tmp_path: Path, open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drawer lists the changed files with the diff; what an agent has written is text."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/a.txt").write_text("old\n")
+    task = Command("echo '</script><img src=x onerror=document.title=1>' > a.txt", shell=True)  # noqa: S604  # of the test
+    run_real(evaluation(cases=[Case(name="peru", input=1)], name="fix", workspace=tmp_path / "repo")(task), tmp_path / "run")
+    tab = open_trial(open_tab, write_report(tmp_path / "report.html", tmp_path / "run"), "peru")
+
+    assert "a.txt modified" == tab.evaluate("() => document.querySelector('.changed-files').textContent")
+    assert ["-old", "+</script><img src=x onerror=document.title=1>"] == tab.evaluate(
+        "() => [...document.querySelectorAll('.diff-removed, .diff-added')].map(line => line.textContent.trim())"
+    )
+    assert 0 == tab.evaluate("() => document.querySelectorAll('#drawer img').length")

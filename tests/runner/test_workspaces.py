@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evaljournal import Case, Dataset, UsageError, current_workspace, run
-from evaljournal.journal.events import AttemptFailed, Noted
+from evaljournal.journal.events import AttemptFailed, Noted, TrialScored
 from evaljournal.replay.state.workspaces import CHANGES
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.workspaces import HOMES, runs_directory, trees
@@ -401,3 +401,19 @@ def test_a_diff_is_bounded() -> None:
 
     assert 40_001 == len(lines)
     assert time.process_time() - started_at < 20
+
+
+def test_scorers_get_files_and_diff(path: Path, repo: Path) -> None:
+    """A scorer has the parameters `files` and `diff`; without changes, they are empty."""
+    cases = [Case(name=str(number), input=number) for number in (1, 2)]
+    evaluation_ = define_real(shell("[ $(cat) = 1 ] && rm b.txt; true"), cases, workspace=repo)
+
+    @evaluation_.score
+    def changes_of(files: list[dict[str, Any]], diff: str) -> str:
+        return f"{[(file['path'], file['change']) for file in files]} {'-b' in diff}"
+
+    run_real(evaluation_, path)
+
+    assert {"1": "[('b.txt', 'deleted')] True", "2": "[] False"} == {
+        event.trial: event.value for event in events(path, TrialScored)
+    }

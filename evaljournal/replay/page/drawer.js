@@ -37,6 +37,7 @@ class Drawer {
       ...this.outputs(sides),
       this.caseBlock("Input", "input", sides),
       ...sides.flatMap((side) => this.transcript(...side)),
+      ...sides.flatMap((side) => this.changes(...side)),
       ...sides.flatMap((side) => this.attempts(...side)),
       this.caseBlock("Metadata", "metadata", sides),
       ...sides.map((side) => this.records(...side)),
@@ -177,6 +178,19 @@ class Drawer {
     const attempts = run.trials.attempts[trial], number = attempts.length > 1 ? `, attempt ${run.spans.attempt[span]}` : "";
     return [el("div", { class: "section-head transcript-head" }, el("h3", { text: `Transcript${label ? ` in ${label}` : ""}${number}` }), link("Expand all", () => this.expandAll(), { "data-key": "Expand all", title: "Open everything; again: close (e)" })),
       ...transcriptElement(run, span, this)];
+  }
+
+  // The files that the last attempt has changed in its workspace, and the diff.
+  changes(run, trial, label) {
+    const span = run.trials.attempts[trial].findLast((attempt) => (run.spans.details[attempt] || {}).changes);
+    if (span === undefined) return [];
+    const { files, count, diff, more } = run.spans.details[span].changes, key = `diff ${run.info.path} ${span}`;
+    const kind = (line) => (/^(---|\+\+\+|@@)/.test(line) ? "diff-head" : line[0] === "+" ? "diff-added" : line[0] === "-" ? "diff-removed" : "");
+    const lines = () => el("pre", { class: "file-diff" }, diff.split("\n").map((line) => el("span", { class: kind(line), text: `${escapeInvisible(line)}\n` })));
+    return [el("h3", { text: `Changed files${label ? ` in ${label}` : ""}` }),
+      count ? el("ul", { class: "changed-files" }, files.map(([path, change]) => el("li", {}, el("code", { text: escapeInvisible(path) }), ` ${change}`))) : el("p", { class: "faint", text: "none" }),
+      count > files.length ? el("p", { class: "faint", text: `and ${groupDigits(count - files.length)} more` }) : "",
+      diff ? fold("Diff", () => [lines(), more ? el("p", { class: "faint" }, `${groupDigits(more)} more characters: `, this.showCommand(run, trial)) : ""], { "data-key": key, isOpen: true }) : ""];
   }
 
   attempts(run, trial, label) {

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, get_args
 
 import orjson
 
+from evaljournal.journal.errors import BlobDamaged
+from evaljournal.journal.format.blobs import Blob
 from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
@@ -29,6 +31,7 @@ from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import JUDGE_NOTE
+from evaljournal.replay.state.workspaces import CHANGES, recorded_changes
 from evaljournal.replay.text import reason_text
 
 _BATCH: Final = 4_096
@@ -36,6 +39,8 @@ _BATCH: Final = 4_096
 _NOTE_CHARS: Final = 300
 _MAX_NOTES: Final = 100
 """Maximum number of notes shown for one attempt."""
+_MAX_FILES: Final = 200
+"""Maximum number of changed files shown for one attempt."""
 _SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
 _OUTCOME_NUMBERS: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
@@ -213,12 +218,26 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
             **({"retry_in": delay, "retry_reason": retry_reason} if retry_seq else {}),
         }
         rows = index.rows(_NOTES, trial, attempt, JUDGE_NOTE) if has_notes else ()
-        notes = [(name, shorten(index.value(value))) for name, value in rows]
+        values_by_name = [(name, index.value(value)) for name, value in rows]
+        notes = [(name, shorten(value)) for name, value in values_by_name if name != CHANGES]
+        for value in (value for name, value in values_by_name if name == CHANGES):
+            details["changes"] = _changes(value, length)
         if notes:
             details["notes"] = notes[:_MAX_NOTES]
         if len(notes) > _MAX_NOTES:
             details["more_notes"] = len(notes) - _MAX_NOTES
         yield {name: value for name, value in details.items() if value is not None} or 0
+
+
+def _changes(value: Any, length: int) -> dict[str, Any]:
+    """Return the changed files of an attempt, and the beginning of its diff."""
+    try:
+        files, diff = recorded_changes(value.load() if isinstance(value, Blob) else value)
+    except BlobDamaged:
+        return {"files": [], "count": 0, "diff": ""}
+    listed = [[visible_text(file["path"][:_NOTE_CHARS]), str(file["change"])[:20]] for file in files[:_MAX_FILES]]
+    text = visible_text(diff[:length])
+    return {"files": listed, "count": len(files), "diff": text, "more": max(0, len(diff) - length)}
 
 
 def _shorten(value: Any, length: int) -> Any:

@@ -35,6 +35,7 @@ from evaljournal.replay.state.trials import RunTrials
 from evaljournal.replay.state.usage_parts import REPLAYED, UsageParts
 from evaljournal.replay.state.versions import TaskVersions
 from evaljournal.replay.state.workers import WORKER_ENDED, RunWorkers
+from evaljournal.replay.state.workspaces import WorkspaceChanges
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:
@@ -61,6 +62,7 @@ class RunState:
     workers: RunWorkers = attrs.field(factory=RunWorkers)
     steps: RunSteps = attrs.field(init=False)
     set_ups: SetUps = attrs.field(factory=SetUps)
+    workspaces: WorkspaceChanges = attrs.field(factory=WorkspaceChanges)
     batches: Batches = attrs.field(init=False)
     budget: Budget | None = None
     """Amounts spent and reserved; None if no session had a budget."""
@@ -187,6 +189,8 @@ class RunState:
 
     def _on_session_started(self, event: events.SessionStarted, _: Record) -> None:
         """Switch on what the settings ask for. Scorer calls of the session before are still in flight here."""
+        if self.settings.get("workspace"):
+            self._table.attach(self.workspaces)
         if records_model_calls(self.settings):
             self._table.attach(self.steps)
 
@@ -227,6 +231,7 @@ _ORDER: Final = (
     SlotUses,
     RunWorkers,
     SetUps,
+    WorkspaceChanges,
     Batches,  # After everything that uses a line which is in flight.
     BudgetEvents,  # After the batches, whose lines it reserves amounts for.
 )

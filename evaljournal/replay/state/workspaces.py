@@ -6,7 +6,11 @@ trial are those of its last attempt.
 
 from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
-from evaljournal.journal.events import NOTE_PREFIX
+import attrs
+
+from evaljournal.journal import Record
+from evaljournal.journal.events import NOTE_PREFIX, Noted
+from evaljournal.replay.state.trial import pack_location
 
 CHANGES: Final = f"{NOTE_PREFIX}workspace"
 """Name of the note with the changes of an attempt: `files` and `diff`, and `unlisted_files`, `omitted_diffs` and `problems`."""
@@ -23,6 +27,18 @@ class FileChange(TypedDict):
     """Empty: deleted, special, unreadable or too large."""
     kind: NotRequired[str]
     """`link` or `other`, such as a socket, if it is no file."""
+
+
+@attrs.define(eq=False)
+class WorkspaceChanges:
+    """Which record has the changes of the last attempt at each trial? It is attached by the setting `workspace`."""
+
+    locations: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Trial → packed location of the note."""
+
+    def _on_noted(self, event: Noted, record: Record) -> None:
+        if event.name == CHANGES:
+            self.locations[event.trial] = pack_location(record)
 
 
 def recorded_changes(value: Any) -> tuple[list[FileChange], str]:

@@ -204,8 +204,9 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         """Add a scorer; returns it unchanged: `@capitals.score`, or `@capitals.score(name="judge", timeout=60)`.
 
         Its parameters are passed by name: any of output, expected, input, metadata, case, trajectory, declined, truncated,
-        latency and cost. `timeout` is in seconds for one call (default: the judge's own, otherwise the run's timeout; None: no
-        limit). With `workers`, it is called in the workers of the run; use this if it executes code that a model wrote.
+        latency, cost, files and diff. `timeout` is in seconds for one call (default: the judge's own, otherwise the run's
+        timeout; None: no limit). With `workers`, it is called in the workers of the run; use this if it executes code that a
+        model wrote.
         """
 
         def add(function: CallableT) -> CallableT:

@@ -29,8 +29,11 @@ import trio
 
 from evaljournal.journal import events
 from evaljournal.journal.errors import JournalError, RecordTooLarge, Unserializable
+from evaljournal.journal.readers.reader import fetch
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.replay.state.trial import unpack_location
+from evaljournal.replay.state.workspaces import recorded_changes
 from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
@@ -62,6 +65,7 @@ class Scoring:
         self._trajectory_scorers = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self.read_trajectory: Callable[[TrialWork], Awaitable[list[StepDetails]]] = _no_steps
         """Returns the steps of the attempt that returned the output, for the scorers that take them; set by the assembly."""
+        self._takes_changes = any(scorer.scorer.takes_changes for scorer in scorers)
         self._scheduler = scheduler
         self.plain = PlainScorers(scorers, scheduler, self._end_plain) if any(scorer.threads for scorer in scorers) else None
         """The plain functions, if there are any."""
@@ -76,6 +80,7 @@ class Scoring:
             self._scheduler.complete(work)
             return
         trajectory = await self._trajectory(work) if self._trajectory_scorers else []
+        files, diff = await self._changes(work) if self._takes_changes else ([], "")
         outcome = work.state.answer_outcome
         new_input = partial(
             ScorerInput,
@@ -87,6 +92,8 @@ class Scoring:
             truncated=outcome == "truncated",
             latency=work.state.latency,
             cost=work.state.cost,
+            files=files,
+            diff=diff,
         )
         scorer_input = new_input()
         for scorer in self._local_scorers:
@@ -114,6 +121,18 @@ class Scoring:
                 self._record_failure(self._trajectory_scorers[name], work, describe(exc), 0.0)
             work.done_scorers |= names
             return []
+
+    async def _changes(self, work: TrialWork) -> tuple[list[Any], str]:
+        """Read what the attempt has changed in its workspace; nothing if that was not recorded."""
+        recorder = self._scheduler.recorder
+        location = recorder.state.workspaces.locations.get(work.trial)
+        if location is None:
+            return [], ""
+        journal = recorder.journal
+        await journal.wait_durable(journal.appended_seq)
+        record = await self._in_thread(lambda: fetch(journal.path, *unpack_location(location), files=journal.files))
+        files, diff = recorded_changes(record.event.value if isinstance(record.event, events.Noted) else None)
+        return list(files), diff
 
     async def _compute(self, scorer: Scorer, work: TrialWork, scorer_input: ScorerInput) -> None:
         started_at = self._clock.now()

@@ -21,7 +21,7 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.secrets.masking import mask
 
-_INPUT_FIELDS: Final = ("output", "case", "trajectory", "declined", "truncated", "latency", "cost")
+_INPUT_FIELDS: Final = ("output", "case", "trajectory", "declined", "truncated", "latency", "cost", "files", "diff")
 """The parameters that are not fields of the case."""
 PARAMETERS: Final = ("output", "expected", "input", "metadata", *_INPUT_FIELDS[1:])
 """The parameters that a scorer may have; each is passed by its name."""
@@ -74,6 +74,10 @@ class ScorerInput:
     """Seconds that the output took; None if it is from a batch. See `TrialState.latency`."""
     cost: float | None = None
     """Dollars that the output cost; None: unknown."""
+    files: list[Any] = field(factory=list[Any])
+    """The files that the attempt has changed in its workspace: `path`, `change`, `bytes` and `sha256` of each."""
+    diff: str = ""
+    """What it has changed, as a unified diff."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
     replies: dict[int, str] = field(factory=dict[int, str])
@@ -185,6 +189,14 @@ class Scorer:
         """Whether it is passed the steps of the attempt; only then are they read."""
         attribute = getattr(self.function, "takes_trajectory", None)
         return attribute if isinstance(attribute, bool) else "trajectory" in parameters_of(self.function, self.name)
+
+    @property
+    def takes_changes(self) -> bool:
+        """Whether it is passed the changes of the workspace; only then are they read."""
+        function: object = self.function
+        if isinstance(function, OpenableTask) or self.combines:
+            return False
+        return not {"files", "diff"}.isdisjoint(parameters_of(self.function, self.name))
 
     @property
     def is_async(self) -> bool:
