@@ -15,13 +15,25 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
         metavar="RUN",
         help="Score the recorded outputs of RUN, or of each evaluation's newest run below it; no task is called.",
     )
+    group.addoption(
+        "--evals-replies",
+        metavar="RUN",
+        action="append",
+        help="Answer calls from what RUN, or a file of `evaljournal pack`, has recorded, offline: a call without a reply fails its "
+        "test. Repeatable.",
+    )
     parser.addini("evaljournal", "Collect evaluations, as --evals does (default: false).", type="bool", default=False)
     parser.addini("evals_strict", "A failing score fails its test (default: false).", type="bool", default=False)
 
 
 def pytest_configure(config: "pytest.Config") -> None:
     """Register the plug-in that collects evaluations, if that is asked for."""
-    if config.getoption("evals") or config.getoption("evals_reuse") or config.getini("evaljournal"):
+    if (
+        config.getoption("evals")
+        or config.getoption("evals_reuse")
+        or config.getoption("evals_replies")
+        or config.getini("evaljournal")
+    ):
         from evaljournal.integrations.pytest.plugin import EvaluationPlugin  # noqa: PLC0415  # it imports the engine
 
         config.pluginmanager.register(EvaluationPlugin(config), "evaljournal-evaluations")

@@ -601,7 +601,7 @@ class Index:
         if isinstance(event, events.StepReused):
             row += (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "", None, 0.0)
         else:
-            row += (0, event.name, event.kind, event.elapsed, event.continues)
+            row += (getattr(event, "source_seq", 0), event.name, event.kind, event.elapsed, event.continues)
             if isinstance(event, events.StepCompleted):
                 values = self._step_value(event.input), self._step_value(event.output), self._step_value(event.usage)
                 row += (event.reusable, *values, None, "")

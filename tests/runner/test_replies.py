@@ -1,5 +1,7 @@
 """Recorded replies: what is answered from a run, what is a miss, and what is recorded about it."""
 
+import gzip
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,10 @@ import pytest
 
 from evaljournal import Case, UsageError, durable, verify
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, StepCompleted, StepEvent, StepFailed, StepReplayed
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.runs.sources import verify_sources
+from evaljournal.runner.steps.replies.journal import open_run
+from evaljournal.runner.steps.replies.packed import MAX_BYTES, open_packed, pack
 from tests.runs import define_real, events, run_real
 
 CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("lima", "oslo", "rome")]
@@ -114,3 +120,123 @@ def test_a_run_without_replies_is_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"has recorded no replies.*durable=http.*--gateway"):
         run_real(define_real(Agent().task(), CASES, loop="asyncio"), tmp_path / "b", replies=str(source))
+
+
+def test_resume_needs_the_same_replies(tmp_path: Path) -> None:
+    """A run that was started with replies is not resumed with others, nor without them."""
+    source, other, replayed = tmp_path / "a", tmp_path / "other", tmp_path / "b"
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), other)
+    run_real(define_real(Agent("x").task(), CASES, loop="asyncio"), replayed, replies=str(source), offline=True)
+
+    with pytest.raises(RunChanged, match="was started with other replies"):
+        run_real(
+            define_real(Agent("x").task(), CASES, loop="asyncio"), replayed, resume=True, retry_failed=True, replies=str(other)
+        )
+    with pytest.raises(RunChanged, match="was started with other replies"):
+        run_real(define_real(Agent("x").task(), CASES, loop="asyncio"), replayed, resume=True, retry_failed=True, replies=())
+    agent = Agent("x")
+    outcome = run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, resume=True, retry_failed=True)
+
+    assert ([], 3) == (agent.calls, outcome.state.failed)
+
+
+def test_a_packed_file_has_the_same_replies(tmp_path: Path) -> None:
+    """A run from a packed file has the same outputs and steps; foreign replies need trust, because tools follow them."""
+    source, file, replayed, agent = tmp_path / "a", tmp_path / "r.jsonl.gz", tmp_path / "b", Agent()
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+    content, suspicious = pack(open_run(str(source)))
+    file.write_bytes(content)
+
+    with pytest.raises(UsageError, match="add --trust"):
+        run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=str(file), offline=True)
+    run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=str(file), offline=True, trust=True)
+
+    assert ([], []) == (agent.calls, suspicious)
+    assert (content, []) == pack(open_run(str(source)))
+    assert (outputs(source), steps(source)) == (outputs(replayed), steps(replayed))
+    assert (18 + 9, ()) == (verify_sources(replayed).checked, verify_sources(replayed).findings)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a packed file"),
+        (b"\x1f\x8b\x08\x00broken", "is damaged"),
+        (b'{"format":"evaljournal-replies","version":2}\n', "has version 2 of the packed format; .* reads 1"),
+        (b'{"format":"evaljournal-replies","version":1,"run":"r","head":"h","scorers":{},"tasks":{}}\n[]', "is damaged"),
+        (gzip.compress(b" " * (MAX_BYTES + 1), 9), "decompresses to more than"),
+    ],
+)
+def test_a_bad_packed_file_is_rejected(content: bytes, message: str, tmp_path: Path) -> None:
+    """The error says what is wrong; only a bounded amount is decompressed."""
+    file = tmp_path / "r.jsonl.gz"
+    file.write_bytes(content)
+
+    with pytest.raises(UsageError, match=message):
+        open_packed(str(file))
+
+
+def test_verify_finds_a_changed_source(tmp_path: Path) -> None:
+    """A source that was changed after it was used is found, whether its hashes are right or not."""
+    source, replayed = tmp_path / "a", tmp_path / "b"
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), replayed, replies=str(source), on_miss="fail")
+    file = source / "journal-000001.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"Plan oslo:0", b"Plan oslo:9"))
+
+    assert not verify_sources(replayed).ok
+
+
+def test_offline_connects_to_this_machine_only(tmp_path: Path) -> None:
+    """A connection to another machine is not made, and its trial fails, even if the task catches the error."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def connect(name: str) -> str:
+        socket.create_connection(listener.getsockname()).close()
+        try:
+            socket.create_connection(("192.0.2.1", 80), timeout=1).close()
+        except Exception:  # noqa: BLE001  # as a client that retries
+            return "caught"
+        return name
+
+    with listener:
+        run_real(define_real(connect, CASES[:1]), tmp_path / "a", offline=True)
+
+    (failure,) = events(tmp_path / "a", AttemptFailed)
+    assert (
+        "fatal",
+        "a call of the task is offline, so nothing connects to 192.0.2.1:80; record its reply, or run without --offline",
+    ) == (
+        failure.category,
+        failure.message,
+    )
+
+
+def test_recorded_failures_fail_again(tmp_path: Path) -> None:
+    """With `replay_errors`, a call that failed raises again; otherwise, its later reply is used."""
+
+    def task(counts: list[int]) -> Any:
+        @durable(kind="model")
+        def ask(question: str) -> str:
+            counts[0] += 1
+            if counts[0] == 1:
+                raise ValueError("too long")
+            return question.upper()
+
+        def agent(question: str) -> str:
+            try:
+                return ask(question)
+            except Exception as exc:  # noqa: BLE001  # an agent that asks again
+                return f"{type(exc).__name__} {exc} {ask(question)}"
+
+        return agent
+
+    source = tmp_path / "a"
+    run_real(define_real(task([0]), CASES[:1]), source)
+    run_real(define_real(task([9]), CASES[:1]), tmp_path / "b", replies=str(source), on_miss="fail")
+    run_real(define_real(task([9]), CASES[:1]), tmp_path / "c", replies=str(source), on_miss="fail", replay_errors=True)
+
+    assert {"lima": "ValueError too long LIMA"} == outputs(source)
+    assert {"lima": "LIMA"} == outputs(tmp_path / "b")
+    assert {"lima": "RecordedFailure too long LIMA"} == outputs(tmp_path / "c")

@@ -41,6 +41,14 @@ class EvaluationPlugin:
         reuse = config.getoption("evals_reuse")
         if reuse is not None and not runs_under(Path(reuse)):
             raise pytest.UsageError(f"--evals-reuse: {escape_controls(reuse)} is not a run, and there is none below it")
+        self._replies: dict[str, Any] = {}
+        """Options of runs that are answered from recorded replies."""
+        if replies := config.getoption("evals_replies"):
+            from evaljournal.runner.steps.replies.offline import fill_keys  # noqa: PLC0415  # few sessions need it
+
+            fill_keys()  # Before the test files make their clients.
+            # Who runs tests trusts them, and the files beside them.
+            self._replies = {"replies": tuple(replies), "offline": True, "trust": True}
         self._config = config
         self._runs: dict[str, EvaluationRun] = {}
         """Name of an evaluation → its run."""
@@ -75,6 +83,7 @@ class EvaluationPlugin:
             partial(self._announce, evaluation_run),
             retries=bool(config.getoption("lf", default=False)) and self._has_failed_before(evaluation_run),
             on_unresponsive=self._exit_immediately,
+            **self._replies,
             **limit,
         )
 

@@ -324,7 +324,9 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
         yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"), *quantiles)
     if not verbose and (cost := summary_text.cost_text(summary.usage, summary.unpriced_models)):
         yield cost
-    if summary.steps is not None:
+    if summary.replayed is not None:
+        yield summary_text.replayed_text(summary.replayed)
+    if summary.steps is not None and (summary.replayed is None or summary.steps.completed or summary.steps.failed):
         yield summary_text.steps_text(summary.steps)
     yield from summary_text.missing_step_lines(state)
     yield from summary_text.blocking_call_lines(state)

@@ -16,7 +16,15 @@ from evaljournal.replay.render.phrases import (
     waited_text,
 )
 from evaljournal.replay.results.summary import models_of, score_of
-from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts, Summary, TrialCounts
+from evaljournal.replay.results.summary_types import (
+    GroupSummary,
+    Latency,
+    ReplayedCounts,
+    ScoreSummary,
+    StepCounts,
+    Summary,
+    TrialCounts,
+)
 from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
@@ -184,6 +192,14 @@ def steps_text(steps: StepCounts, per_second: float | None = None) -> str:
     seconds = steps.seconds_waited
     waited = f" · {duration(seconds)} waiting for rate limits, summed over calls" if seconds > 0 else ""
     return f"{text} · {_saved_text(steps)}{waited}" if steps.reused else f"{text}{waited}"
+
+
+def replayed_text(replayed: ReplayedCounts) -> str:
+    """Return what was answered from recorded replies: `replayed: 1,200 replies, $1.20 not paid`."""
+    cost = total_usage(replayed.unpaid, "cost")
+    tokens = {name: value for name, value in replayed.unpaid.items() if "token" in name.lower()}
+    amount = usage_text(tokens, {}) if cost is None else money(cost)
+    return f"replayed: {plural(replayed.replies, 'reply', 'replies')}{f', {amount} not paid' if amount else ''}"
 
 
 def saved_usage(steps: StepCounts) -> dict[str, float]:

@@ -53,7 +53,10 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool, comparison: Iterabl
         return
     usage = summary_text.billed_usage(attempt.step_usage)
     usage_suffix = f" · {summary_text.usage_text(usage, {})}" if usage else ""
-    yield f"{plural(len(attempt.steps) - attempt.reused_steps, 'step')} executed{usage_suffix}"
+    replayed = sum(step.is_replayed for step in attempt.steps)
+    replayed_text = f", {replayed:,} replayed" if replayed else ""
+    executed = plural(len(attempt.steps) - attempt.reused_steps - replayed, "step")
+    yield f"{executed} executed{replayed_text}{usage_suffix}"
     steps_by_number = {step.number: step for step in attempt.steps}
     for depth, step in steps_with_depth(attempt.steps):
         if full:
@@ -78,7 +81,7 @@ def not_reused_text(note: Any) -> str:
 
 
 def _step_line(step: StepDetails, depth: int) -> str:
-    elapsed = "reused" if step.is_reused else duration(step.elapsed)
+    elapsed = step.outcome if step.is_reused or step.is_replayed else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME_CHARS)}"
     result = f"error: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
     text = f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}"
@@ -134,7 +137,9 @@ def message_text(message: Message, separator: str = "\n") -> str:
 
 def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterator[str]:
     """Yield all messages of a step, without those of the step that it continues."""
-    outcome = f"reused from attempt {step.reused_from}" if step.is_reused else f"{step.outcome} after {duration(step.elapsed)}"
+    outcome = step.outcome if step.is_replayed else f"{step.outcome} after {duration(step.elapsed)}"
+    if step.is_reused:
+        outcome = f"reused from attempt {step.reused_from}"
     yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {outcome} · seq {step.seq:,}{_use(step)}"
     if step.is_reused:
         return

@@ -19,6 +19,7 @@ from evaljournal.replay.results.summary_types import (
     GroupSummary,
     Latency,
     PassK,
+    ReplayedCounts,
     ScoreSummary,
     ScoringCounts,
     StepCounts,
@@ -72,6 +73,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             returned_late=state.trials.attempts.late_returns,
         ),
         steps=steps_of(state),
+        replayed=replayed_of(state),
         scoring=ScoringCounts(
             unscored_outputs=state.totals.stages["scoring"],
             calls_in_flight=dict(Counter(scorer for _, scorer in state.scoring.open)),
@@ -129,6 +131,12 @@ def steps_of(state: RunState) -> StepCounts | None:
     if not steps:
         return None
     return StepCounts(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved), round(steps.seconds_waited, 6))
+
+
+def replayed_of(state: RunState) -> ReplayedCounts | None:
+    """Return what was answered from recorded replies; None: nothing."""
+    replies = state.steps.replayed + state.usage_parts.replayed
+    return ReplayedCounts(replies, dict(state.usage_parts.unpaid)) if replies else None
 
 
 def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:

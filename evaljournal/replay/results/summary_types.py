@@ -135,6 +135,16 @@ class StepCounts:
 
 
 @attrs.frozen
+class ReplayedCounts:
+    """What was answered from recorded replies."""
+
+    replies: int
+    """Steps, answers and verdicts."""
+    unpaid: Mapping[str, float]
+    """What they used in the runs that paid for them."""
+
+
+@attrs.frozen
 class ScoringCounts:
     """Outputs that wait for scores, and scorer calls; built-in scorers that compute a score locally make no calls."""
 
@@ -277,6 +287,8 @@ class Summary:
     attempts: AttemptCounts
     steps: StepCounts | None
     """None if the run has no steps."""
+    replayed: ReplayedCounts | None
+    """What was answered from recorded replies; None: nothing."""
     scoring: ScoringCounts
     retries: Mapping[str, int]
     """By cause."""

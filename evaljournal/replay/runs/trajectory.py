@@ -48,6 +48,8 @@ class StepDetails:
     """What it took from known rate limits: unit → amount; None: none was known, or it was reused."""
     waited: float = 0.0
     """Seconds that it waited for them before it started; not part of `elapsed`."""
+    is_replayed: bool = False
+    """Whether it got the reply that another run has recorded."""
 
     @property
     def start(self) -> float:
@@ -56,8 +58,8 @@ class StepDetails:
 
     @property
     def outcome(self) -> str:
-        """`completed`, `failed` or `reused`."""
-        return "reused" if self.is_reused else "failed" if self.error else "completed"
+        """`completed`, `failed`, `reused` or `replayed`."""
+        return "reused" if self.is_reused else "replayed" if self.is_replayed else "failed" if self.error else "completed"
 
     @property
     def is_reused(self) -> bool:
@@ -139,6 +141,7 @@ def recorded_step(record: Record) -> tuple[int, StepDetails, int | None]:
         return event.attempt, StepDetails(**fields, name="", kind="", elapsed=0.0, input=None), event.completed_seq
     names = ("error", "message") if isinstance(event, events.StepFailed) else ("output", "usage", "reusable")
     names = ("name", "kind", "elapsed", "continues", "need", "waited", "input", *names)
+    fields["is_replayed"] = isinstance(event, events.StepReplayed)
     return event.attempt, StepDetails(**fields, **{name: getattr(event, name) for name in names}), None
 
 

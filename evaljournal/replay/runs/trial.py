@@ -418,6 +418,7 @@ def _recorded_step(index: Index, fields: Sequence[Any], load: Load) -> tuple[Ste
         at=at,
         need=need,
         waited=waited,
+        is_replayed=bool(kind and completed_seq),
     )
     return step, None if kind else completed_seq
 

@@ -65,6 +65,7 @@ _GROUPS: Final = {
         "salvage": "Copy the intact records of a damaged journal.",
         "fork": "Start a new run from any record of another.",
         "merge": "Merge the runs of all shards into one.",
+        "pack": "Pack the recorded replies of a run into one file.",
     },
     "Formats": {
         "import": "Import a promptfoo configuration.",

@@ -131,6 +131,11 @@ class RunLoop:
                 with contextlib.suppress(trio.RunFinishedError):
                     self.token.run_sync_soon(self._make_calls)
 
+    def catch_up(self) -> None:
+        """Make the calls that wait; those of a thread are there before it reports its result, which may come another way."""
+        if self._calls:
+            self._make_calls()
+
     def _make_calls(self) -> None:
         self._is_woken = False  # First: a call that is added from now on wakes the loop again.
         for _ in range(len(self._calls)):
@@ -265,6 +270,10 @@ class LateRecorder:
     """Returns the JSON value of a note without secrets; set by the assembly."""
     on_record: Callable[[str], None] = _ignore
     """Called with the trial of each of these records; set by the assembly."""
+
+    def catch_up(self) -> None:
+        """Record what other threads have reported and is not recorded yet."""
+        self._loop.catch_up()
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""

@@ -48,6 +48,20 @@ class ReviewVerification:
 
 
 @attrs.frozen
+class SourceVerification:
+    """The part of `verify` about the sources of replayed replies."""
+
+    checked: int
+    """Replies that are as in their source."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+@attrs.frozen
 class RunVerification:
     """The result of `verify`."""
 
@@ -57,6 +71,8 @@ class RunVerification:
     """Whether the records follow the rules, and the recomputed retries and budgets equal the recorded ones."""
     review: ReviewVerification | None = None
     """The same for its labels; None without labels."""
+    sources: SourceVerification | None = None
+    """Whether replayed replies are as in their sources; None: it was not checked."""
 
     @property
     def verdict(self) -> Literal["ok", "damaged", "invalid"]:
@@ -64,7 +80,8 @@ class RunVerification:
         journals = [self.journal] if self.review is None else [self.journal, self.review.journal]
         if any(journal.problem is not None and not isinstance(journal.problem, InvalidRecord) for journal in journals):
             return "damaged"
-        return "ok" if self.journal.ok and self.audit.ok and (self.review is None or self.review.ok) else "invalid"
+        parts = (self.journal, self.audit, self.review, self.sources)
+        return "ok" if all(part is None or part.ok for part in parts) else "invalid"
 
     @property
     def ok(self) -> bool:

@@ -143,7 +143,7 @@ def make_plan(
     if settings.replies or state.settings.get("reply_sources"):
         from evaljournal.runner.sessions import replies as replies_module  # noqa: PLC0415  # few runs need it
 
-        replies, settings = replies_module.open_replies(settings, state, path)
+        replies, settings = replies_module.open_replies(evaluation, settings, state, path, trust=options.trust)
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)

@@ -24,17 +24,18 @@ from evaljournal.runner.calls import OnLateResult, Task, TrialInput
 from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.endpoint import HttpTask
 from evaljournal.runner.calls.notes import engine_note
+from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.layers import Layer
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
+from evaljournal.runner.errors import RunChanged, UsageError
+from evaljournal.runner.scorers.llm_judge import ChatScorer, JudgeClient, OpenChatScorer
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, Step, current_steps
 from evaljournal.runner.steps.keys import first_difference
-from evaljournal.runner.steps.replies.journal import RunReplies, open_run, question_key, request_key
+from evaljournal.runner.steps.replies.journal import destination, open_run, question_key, request_key
 from evaljournal.runner.steps.replies.miss import ReplyMissing, difference_text, missing_step
-from evaljournal.runner.steps.replies.recorded import RecordedAnswer, RecordedReply, RecordedVerdict, TrialReplies
+from evaljournal.runner.steps.replies.recorded import RecordedAnswer, RecordedReply, RecordedVerdict, ReplySource, TrialReplies
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 
 _HTTP_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -46,7 +47,7 @@ RECORDED_SOURCES = "reply_sources"
 class Replies:
     """The recorded replies of a session, and when they are used."""
 
-    sources: Sequence[RunReplies]
+    sources: Sequence[ReplySource]
     goes_live: bool
     """Whether a call without a reply is made."""
     any_trial: bool = False
@@ -62,7 +63,7 @@ class Replies:
         """Open the sources that the settings name; None if they name none. Call it in a thread."""
         if not settings.replies:
             return None
-        sources = [open_run(name, pools=settings.replies_any_trial) for name in settings.replies]
+        sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
         return cls(
             sources=sources,
             goes_live=settings.goes_live,
@@ -89,7 +90,7 @@ class Replies:
         matches = (source.find(key, case) for key in keys for source in self.sources)
         return next((replies for replies in matches if replies is not None), None)
 
-    def find_answer(self, state: TrialState, case: str) -> tuple[RunReplies, TrialReplies] | None:
+    def find_answer(self, state: TrialState, case: str) -> tuple[ReplySource, TrialReplies] | None:
         """Return the first source that has the output of a trial, and what it has recorded."""
         for source in self.sources:
             replies = source.find((state.fingerprint, state.variant, state.repeat), case)
@@ -107,9 +108,13 @@ class Replies:
         return None
 
 
-def open_replies(settings: Settings, state: RunState, path: Path) -> tuple[Replies | None, Settings]:
+def open_replies(
+    evaluation: Evaluation[Any, Any, Any], settings: Settings, state: RunState, path: Path, *, trust: bool
+) -> tuple[Replies | None, Settings]:
     """Return the replies of a session, and its settings; raise a `UsageError` if it may not use these replies."""
     replies = Replies.open(settings)
+    if replies is not None and state.started is None:
+        _check_trust(evaluation, replies, trust=trust)
     if state.started is not None:
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
@@ -125,6 +130,25 @@ def open_replies(settings: Settings, state: RunState, path: Path) -> tuple[Repli
     return replies, settings if settings.goes_live else attrs.evolve(settings, limits=None, budget=None, policy="fixed")
 
 
+def open_source(name: str, *, pools: bool = False) -> ReplySource:
+    """Open a run or a packed file."""
+    if Path(name).is_file():
+        from evaljournal.runner.steps.replies.packed import open_packed  # noqa: PLC0415  # not needed for a run
+
+        return open_packed(name, pools=pools)
+    return open_run(name, pools=pools)
+
+
+def _check_trust(evaluation: Evaluation[Any, Any, Any], replies: Replies, *, trust: bool) -> None:
+    """Raise a `UsageError` if replies of others would decide what the user's code does, such as the tools that it calls."""
+    scorers = [scorer.function for scorer in evaluation.scorers.values() if not scorer.is_local]
+    callees: list[object] = [*evaluation.tasks.values(), *scorers, *(hook.function for hook in evaluation.hooks.values())]
+    foreign = [source.name for source in replies.sources if not source.is_own]
+    if foreign and not trust and not all(isinstance(callee, HttpTask | ChatScorer) for callee in callees):
+        problem = "the replies are not from a run that you have made on this machine, and decide what your code does with them"
+        raise UsageError(problem, setting="replies", value=", ".join(foreign), hint="if you trust them, add --trust")
+
+
 def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
     """Raise a `UsageError` unless a resumed run has the replies that it was started with."""
     expected: list[Any] = recorded if isinstance(recorded, list) else []
@@ -136,7 +160,7 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
             f"{path} was started with other replies: {names}" if expected else f"{path} was started without recorded replies"
         )
         hint = "pass the same ones, unchanged" if expected else "start a new run"
-        raise UsageError(problem, setting="replies", value="none" if replies is None else replies.names, hint=hint)
+        raise RunChanged(problem, hint=hint)
 
 
 class _TrialWork(TrialInput, Protocol):
@@ -246,7 +270,7 @@ class ReplayedCall:
             answer is None
             or source is None
             or answer.key != key
-            or reply_definition(source, trial.state.variant) != _own(self._target)
+            or source.destination(trial.state.variant) != destination(self._target.definition)
         ):
             if self._replies.goes_live:
                 return await self._task.call(trial, on_late)
@@ -262,41 +286,25 @@ class ReplayedCall:
         return answer.output
 
     def _missing(
-        self, trial: _TrialWork, request: Any, source: RunReplies | None, answer: RecordedAnswer | None, key: str
+        self, trial: _TrialWork, request: Any, source: ReplySource | None, answer: RecordedAnswer | None, key: str
     ) -> ReplyMissing:
         problem = f"no reply is recorded for the call of {printable(trial.trial, 60)}"
         if answer is None or source is None:
             return ReplyMissing(f"{problem}; {self._replies.names} has no output for this trial")
-        if answer.request is None:
+        if not answer.key:
             return ReplyMissing(f"{problem}; {source.name} has not recorded its requests (-s requests=false)")
+        if answer.key != key and answer.request is None:
+            return ReplyMissing(f"{problem}: its request has changed; pass the run itself, not a packed file, to see how")
         if answer.key != key:
             return ReplyMissing(f"{problem}{difference_text(first_difference(_text(answer.request), _text(request)))}")
-        difference = first_difference(_text(reply_definition(source, trial.state.variant)), _text(_own(self._target)))
+        difference = first_difference(
+            _text(source.destination(trial.state.variant)), _text(destination(self._target.definition))
+        )
         return ReplyMissing(f"{problem}: its request is the same, but not where it goes{difference_text(difference)}")
 
 
 def _text(value: Any) -> str:
     return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS).decode()
-
-
-_DESTINATION = ("base_url", "url", "method", "output_path", "error_path", "done_path")
-"""What decides, besides the request, what an answer is: where it goes, and which part of the reply is the output."""
-
-
-def _own(target: HttpTask) -> dict[str, Any]:
-    """Return where the calls of a task go."""
-    definition = target.definition
-    return {name: definition[name] for name in _DESTINATION if definition.get(name) is not None}
-
-
-def reply_definition(source: RunReplies, variant: str) -> dict[str, Any]:
-    """Return where the calls of a variant went."""
-    definition: Mapping[str, Any] = source.definition if isinstance(source.definition, Mapping) else {}
-    fields = dict(definition.get("task") or {})
-    variants = definition.get("variants") or {}
-    parameters = (variants.get(variant) or {}).get("parameters") or {}
-    fields |= {name: value for name, value in parameters.items() if value is not None}
-    return {name: fields[name] for name in _DESTINATION if fields.get(name) is not None}
 
 
 class ReplayedJudge:

@@ -5,7 +5,7 @@ Starting a run and resuming one differ only in what the journal already records.
 
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -32,7 +32,7 @@ from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import Clock, Recorder
 from evaljournal.runner.errors import RunFailed, UsageError, command, suggest
-from evaljournal.runner.runs.changes import adopted_changes
+from evaljournal.runner.runs.changes import adopted_changes, effective_settings
 from evaljournal.runner.runs.paths import sealed_head
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.secrets.masking import add_environment
@@ -203,6 +203,10 @@ class Session:
 
     async def run(self) -> Outcome:
         """Run the session."""
+        with ExitStack() as self._offline:
+            return await self._run()
+
+    async def _run(self) -> Outcome:
         self._token = trio.lowlevel.current_trio_token()
         if self._interrupts:
             self._handle_interrupt()
@@ -251,6 +255,11 @@ class Session:
         add_environment()
         self._environment = await self._in_thread(self.options.environment)
         state = await self._in_thread(self._load_state)
+        recorded_settings = {} if self.options.ignore_recorded else state.settings
+        if effective_settings(self.evaluation.settings, self.overrides, recorded_settings)[0].offline:
+            from evaljournal.runner.steps.replies.offline import offline  # noqa: PLC0415  # few runs need it
+
+            self._offline.enter_context(offline())
         plan = await self._in_thread(lambda: self._plan(state))
         if plan is not None:
             self._batches(plan, state)
@@ -467,6 +476,11 @@ class Session:
 
             layers.append(RepliesLayer(tasks_to_open, plan.replies, self._in_thread))
             open_scorers = scorers_with_replies(open_scorers, plan.replies, self._in_thread, recorder.state.trials)
+        if settings.offline:
+            from evaljournal.runner.sessions.layers.offline import OfflineLayer, offline_scorers  # noqa: PLC0415  # few runs need it
+
+            layers.append(OfflineLayer())
+            open_scorers = offline_scorers(open_scorers)
         return tasks, layers, open_scorers
 
     async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:

@@ -18,6 +18,19 @@ class NotSent(Fatal):
     """A call that will not be made; nothing was sent."""
 
 
+class RecordedFailure(Exception):
+    """A call that fails as it did when it was recorded; nothing was sent."""
+
+    def __init__(self, error: str, message: str, *, is_repeated: bool) -> None:
+        """`is_repeated`: the provider rejected the call, and the same call was sent again."""
+        super().__init__(message)
+        self.error = error
+        status = message.partition(" ")[0]
+        self.status_code = int(status) if error.startswith("evaljournal.") and status.isdecimal() else None
+        """The status of the reply; None: there was none."""
+        self.is_repeated = is_repeated and self.status_code in REJECTED_STATUSES
+
+
 class OverLimit(NotSent):
     """A request needs more than a rate limit allows in a whole window; nothing was sent."""
 

@@ -121,11 +121,16 @@ class AttemptSteps:
                 self._results.setdefault(key, deque()).append(result)
 
     def offer_first(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
-        """Make results available as `offer` does, before those of the same key that are available already."""
+        """Make results available before those of the same key that are available already."""
         later_results, self._results = self._results, {}
-        self.offer(results)
+        for key, result in results:
+            self._results.setdefault(key, deque()).append(result)
         for key, queue in later_results.items():
             self._results.setdefault(key, deque()).extend(queue)
+
+    def has_result(self, step: Step) -> bool:
+        """Return whether a recorded result of the same call is available."""
+        return bool(self._results.get((step.name, step.input.fingerprint)))
 
     def next_number(self) -> int:
         """Return the number of a step that starts now."""

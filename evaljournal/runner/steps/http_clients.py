@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import add_secret, mask
-from evaljournal.runner.steps.admission import REJECTED_STATUSES, NotSent
+from evaljournal.runner.steps.admission import REJECTED_STATUSES, NotSent, RecordedFailure
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 from evaljournal.runner.steps.waiting import (
@@ -81,8 +81,8 @@ class _RecordedTransport:
         while True:
             try:
                 call = _Call(steps, request, request.read(), waited)
-                if (earlier_result := steps.begin(call.step)) is not None:
-                    return _response(self._module, earlier_result.output)
+                if (recorded := call.begin(self._module)) is not None:
+                    return recorded
                 admit_in_thread(steps, call.step)
             except NotSent as exc:
                 return _rejection(self._module, exc)
@@ -107,8 +107,8 @@ class _RecordedTransport:
         while True:
             try:
                 call = _Call(steps, request, await request.aread(), waited)
-                if (earlier_result := steps.begin(call.step)) is not None:
-                    return _response(self._module, earlier_result.output)
+                if (recorded := call.begin(self._module)) is not None:
+                    return recorded
                 await admit_in_loop(steps, call.step)
             except NotSent as exc:
                 return _rejection(self._module, exc)
@@ -151,6 +151,14 @@ def _with_body(request: Any, url: str, body: bytes) -> Any:
     return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
 
 
+def _failure(module: ModuleType, failure: RecordedFailure) -> Any:
+    """Return the recorded error reply, as far as it is known; raise if there was no reply."""
+    if failure.status_code is None:
+        raise module.ConnectError(str(failure)) from failure
+    body = {"type": "error", "error": {"type": "evaljournal_replayed", "message": str(failure)}}
+    return module.Response(failure.status_code, headers=dict([NO_SDK_RETRY]), json=body)
+
+
 def _headers(message: Any) -> dict[str, str]:
     """Return the headers of a request or a response with lower-case names; the library's own class is slow."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message.headers.raw}
@@ -190,6 +198,18 @@ class _Call:
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
             request.headers["accept-encoding"] = _READABLE_ENCODINGS
+
+    def begin(self, module: ModuleType) -> Any:
+        """Start the step; return its recorded reply, which may be an error, or None: the request has to be sent."""
+        while True:
+            try:
+                result = self.steps.begin(self.step)
+            except RecordedFailure as exc:
+                if not exc.is_repeated:
+                    return _failure(module, exc)
+                self.step = self.step.again(0.0)
+            else:
+                return None if result is None else _response(module, result.output)
 
     def open(self, response: Any, module: ModuleType) -> bool:
         """Start to read a reply; return whether it was recorded now. A redirect is neither a result nor an error."""

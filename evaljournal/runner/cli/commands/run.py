@@ -69,6 +69,9 @@ def _parse_shard(text: str) -> Shard:
 )
 @yes_option("Target")
 @leave_option("Concurrency")
+@grouped_option(
+    "Replies", "--trust", is_flag=True, help="Use replies of others: they decide what your code does, such as its tools."
+)
 def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options: Any) -> None:
     """Run an evaluation, or a suite of several.
 
@@ -94,6 +97,10 @@ def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options
     """
     values = command_values(options)
     changes = overrides(values)
+    if changes.get("offline"):
+        from evaljournal.runner.steps.replies.offline import offline  # noqa: PLC0415  # few runs need it
+
+        click.get_current_context().with_resource(offline())
     if is_suite_reference(references):
         check_options(values, options)
         if not dry_run:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
 import click
 
 from evaljournal.journal import Verification
@@ -31,8 +32,9 @@ _MAX_FINDING: Final = 400
 @click.command()
 @suite_argument
 @click.option("--expect-head", metavar="HASH", help="Also require a record with this hash.")
+@click.option("--sources", is_flag=True, help="Also compare each replayed reply with the run or file that it came from.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
+def verify(path: Path, expect_head: str | None, sources: bool, as_json: bool) -> None:
     """Check that a journal, or each journal of a suite, is intact and that its run followed the rules.
 
     Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, times, totals, and
@@ -50,6 +52,13 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
         raise UsageError(f"{path} is a suite; pass one of its runs with --expect-head")
     unstarted_runs = [run for run in runs if is_suite(path) and not is_run(run)]
     verifications = [verify_run(run, expect_head=expect_head) for run in runs if run not in unstarted_runs]
+    if sources:
+        from evaljournal.runner.runs.sources import verify_sources  # noqa: PLC0415  # few runs have any
+
+        verifications = [
+            attrs.evolve(verification, sources=verify_sources(verification.journal.path)) if verification.ok else verification
+            for verification in verifications
+        ]
     is_ok = all(verification.ok for verification in verifications)
     if as_json:
         results = [_result_json(verification) for verification in verifications]
@@ -83,6 +92,7 @@ def _result_json(verification: RunVerification) -> dict[str, Any]:
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
         "review": None if verification.review is None else _review_json(verification.review),
+        **({} if verification.sources is None else {"sources": view_json(verification.sources)}),
         "trials": view_json(audit.totals),
         **view_json(audit, omit="totals"),
     }
@@ -110,6 +120,8 @@ def _print_result(verification: RunVerification, expect_head: str | None) -> Non
             echo(f"Warning: {warning}", err=True)
     if review is not None and not review.ok:
         _print_problems(review.journal, review.findings, place=f" of {review.journal.path}")
+    if (sources := verification.sources) is not None and not sources.ok:
+        _print_problems(journal, sources.findings)
     if not journal.ok or not audit.ok:
         _print_problems(journal, audit.findings, audit.findings_omitted, notes)
         if journal.problem is None:
@@ -145,6 +157,8 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
         f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {decisions} reproduced",
     ]
     lines += [f"budget: {line}" for line in use_lines(audit.budget)]
+    if (sources := verification.sources) is not None:
+        lines.append(f"sources OK: {plural(sources.checked, 'replayed reply', 'replayed replies')}")
     if (review := verification.review) is not None:
         labels = f"{plural(review.labels, 'label')} by {plural(review.reviewers, 'reviewer')}"
         samples = f"{plural(review.samples, 'sample')} drawn again"

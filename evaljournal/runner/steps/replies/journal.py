@@ -4,7 +4,7 @@ The journal may be foreign: it was verified by its reader, and nothing in it is 
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ import orjson
 from evaljournal.journal import Blob, Record, events, read
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import is_run
+from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
 from evaljournal.replay.state.answers import ANSWER
@@ -34,11 +35,18 @@ from evaljournal.runner.steps.replies.recorded import (
 
 _NOTES: Final = frozenset({ANSWER, JUDGE_NOTE, JUDGE_USAGE, REPLAYED})
 _NAME_CHARS: Final = 80
+_DESTINATION: Final = ("base_url", "url", "method", "output_path", "error_path", "done_path")
+"""Where a call goes, and which part of the reply is the output."""
 
 
 def request_key(request: Any) -> str:
     """Return what identifies the request of an attempt."""
     return digest(canonical(request, "the request"))
+
+
+def destination(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a task's definition that decides, besides the request, what an answer is."""
+    return {name: definition[name] for name in _DESTINATION if definition.get(name) is not None}
 
 
 def question_key(version: str, texts: Iterable[str]) -> str:
@@ -68,9 +76,19 @@ class RunReplies:
     """Version of each scorer."""
     definition: Any
     """What the run has recorded about its task."""
+    is_own: bool
+    """Whether this user has written it on this machine."""
     _entries: dict[TrialKey, list[_Entry]]
     _pool: dict[Key, "array[int]"] = attrs.field(factory=dict[Key, "array[int]"])
     """Key → packed locations of all steps that have it; empty unless replies of any trial are used."""
+
+    def destination(self, variant: str) -> dict[str, Any]:
+        """Return where the calls of a variant went; see `destination`."""
+        definition: Mapping[str, Any] = self.definition if isinstance(self.definition, Mapping) else {}
+        variants = definition.get("variants") or {}
+        parameters = (variants.get(variant) or {}).get("parameters") or {}
+        changes = {name: value for name, value in parameters.items() if value is not None}
+        return destination({**(definition.get("task") or {}), **changes})
 
     @property
     def identity(self) -> dict[str, str]:
@@ -82,8 +100,7 @@ class RunReplies:
         entries = self._entries.get(key, ())
         named_entries = [entry for entry in entries if entry.case == case] if len(entries) > 1 else entries
         if len(entries) > 1 and not named_entries:
-            trials = " and ".join(repr(entry.trial[:_NAME_CHARS]) for entry in entries[:2])
-            raise UsageError(f"{self.name} has several trials with this content ({trials}); give the case one of their names")
+            raise ambiguous(self.name, [entry.case for entry in entries])
         return self._read(named_entries[0]) if named_entries else None
 
     def trials(self) -> Iterable[tuple[TrialKey, str, TrialReplies]]:
@@ -111,6 +128,12 @@ class RunReplies:
         return trial.result()
 
 
+def ambiguous(name: str, cases: Sequence[str]) -> UsageError:
+    """Return the error of a case whose content several recorded cases have, none of them with its name."""
+    names = " and ".join(repr(case[:_NAME_CHARS]) for case in cases[:2])
+    return UsageError(f"{name} has several cases with this content, {names}; give the case one of their names")
+
+
 def open_run(name: str, *, pools: bool = False) -> RunReplies:
     """Read a run once, and note where its replies are; raise a `UsageError` if it has none, or is being written.
 
@@ -131,7 +154,7 @@ def open_run(name: str, *, pools: bool = False) -> RunReplies:
         hint = "calls are recorded by steps (durable), -s durable=http, --gateway, and for chat models and endpoints"
         raise UsageError(f"{name} has recorded no replies", setting="replies", value=name, hint=hint)
     definition = scan.definition.load() if isinstance(scan.definition, Blob) else scan.definition
-    return RunReplies(name, path, scan.run, scan.head, scan.versions, definition, scan.entries(), scan.pool)
+    return RunReplies(name, path, scan.run, scan.head, scan.versions, definition, scan.is_own, scan.entries(), scan.pool)
 
 
 class _Scan:
@@ -142,8 +165,15 @@ class _Scan:
         self.versions: dict[str, str] = {}
         self.definition: Any = None
         self.has_replies = False
+        self._starts: list[str] = []
+        """Hashes of the starts of the run and its sessions."""
         self.pool: dict[Key, array[int]] = {}
         self._trials: dict[str, tuple[TrialKey, _Entry]] = {}
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user has written it on this machine."""
+        return own_hashes(self.run).issuperset(self._starts)
 
     def entries(self) -> dict[TrialKey, list[_Entry]]:
         """Return the trials by key."""
@@ -155,6 +185,8 @@ class _Scan:
     def add(self, record: Record) -> None:
         """Add the next record."""
         self.head = record.h
+        if isinstance(record.event, events.RunStarted | events.SessionStarted):
+            self._starts.append(record.h)
         match event := record.event:
             case events.SegmentOpened():
                 self.run = event.run
@@ -195,7 +227,8 @@ class _TrialReader:
         self._run, self._trial, self._versions = run, trial, versions
         self._trajectory = Trajectory()
         self._executed: dict[int, tuple[events.StepCompleted | events.StepFailed, Record]] = {}
-        self._attempts: dict[int, list[RecordedReply]] = {}
+        self._attempts: dict[int, list[tuple[RecordedReply, int]]] = {}
+        """Attempt → its steps, each with the number of its caller."""
         self._request: Any = None
         self._notes: dict[str, dict[str, Any]] = {}
         """Name → last note of that name."""
@@ -222,8 +255,8 @@ class _TrialReader:
         """Return the replies; without an output, also those of earlier attempts."""
         steps, used_seqs = list[RecordedReply](), set[int]()
         for number in sorted(self._attempts, reverse=True)[: None if self._answer is None else 1]:
-            replies = [reply for reply in self._attempts[number] if reply.seq not in used_seqs]
-            used_seqs.update(reply.seq for reply in replies)
+            replies = [pair for pair in self._attempts[number] if pair[0].seq not in used_seqs]
+            used_seqs.update(reply.seq for reply, _ in replies)
             steps += _tree(replies)
         verdicts = tuple(self._verdicts)
         return TrialReplies(trial=self._trial, steps=tuple(steps), answer=self._answer, verdicts=verdicts)
@@ -262,7 +295,7 @@ class _TrialReader:
         step = self._trajectory.add(number, details, completed_seq)
         executed = self._executed.get(completed_seq or record.seq)
         if step is not None and executed is not None and executed[0].phase == "task":
-            self._attempts.setdefault(number, []).append(_reply(self._run, *executed, step))
+            self._attempts.setdefault(number, []).append((_reply(self._run, *executed, step), step.parent))
 
     def _origin(self, record: Record) -> Origin:
         return Origin(run=self._run, seq=record.seq, head=record.h)
@@ -275,8 +308,6 @@ def _reply(run: str, event: events.StepCompleted | events.StepFailed, record: Re
         seq=record.seq,
         output=step.output,
         usage=event.unpaid if isinstance(event, events.StepReplayed) else step.usage,
-        number=(0, step.number),
-        parent=(0, step.parent),
         step=step.number,
         name=event.name,
         kind=event.kind,
@@ -289,16 +320,15 @@ def _reply(run: str, event: events.StepCompleted | events.StepFailed, record: Re
     )
 
 
-def _tree(replies: list[RecordedReply]) -> tuple[RecordedReply, ...]:
-    """Return the steps that the task itself called, with those inside them, in the order in which they started."""
+def _tree(replies: Iterable[tuple[RecordedReply, int]]) -> tuple[RecordedReply, ...]:
+    """Return the steps that the task itself called, with those inside them; each comes with the number of its caller."""
+    ordered = sorted(replies, key=lambda pair: pair[0].step)
+    numbers = {reply.step for reply, _ in ordered}
     by_parent: dict[int, list[RecordedReply]] = {}
-    numbers = {reply.step for reply in replies}
-    for reply in sorted(replies, key=lambda reply: reply.step):
-        parent = reply.parent[1]
+    for reply, parent in ordered:
         by_parent.setdefault(parent if parent in numbers and parent < reply.step else 0, []).append(reply)
 
     def with_inner(reply: RecordedReply) -> RecordedReply:
-        inner = tuple(map(with_inner, by_parent.get(reply.step, ())))
-        return attrs.evolve(reply, inner=inner, parent=(0, 0))
+        return attrs.evolve(reply, inner=tuple(map(with_inner, by_parent.get(reply.step, ()))))
 
     return tuple(map(with_inner, by_parent.get(0, ())))

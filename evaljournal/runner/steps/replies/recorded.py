@@ -18,6 +18,7 @@ import attrs
 
 from evaljournal.journal.events import StepKind, StepReplayed
 from evaljournal.replay.state.usage import add
+from evaljournal.runner.steps.admission import RecordedFailure
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step
 
 TrialKey = tuple[str, str, int]
@@ -80,7 +81,11 @@ class RecordedReply(RecordedResult):
         return usage or None
 
     def record_use(self, steps: AttemptSteps, step: Step) -> None:
-        """Record that a step got this reply, after the steps inside it."""
+        """Record that a step got this reply, after the steps inside it; raise if the reply is a failure."""
+        if self.error:
+            failure = RecordedFailure(self.error, self.message, is_repeated=steps.has_result(step))
+            steps.fail(step, failure)
+            raise failure
         self.record_inner(steps, step.number)
         input_to_record, continues = steps.inputs.record(step.number, step.input)
         self._record(steps, step.number, step.parent, input_to_record, continues)
@@ -177,6 +182,24 @@ class ReplySource(Protocol):
     @property
     def name(self) -> str:
         """Its path, as the user has passed it."""
+        ...
+
+    @property
+    def run(self) -> str:
+        """Id of the run."""
+        ...
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user has written it on this machine."""
+        ...
+
+    def destination(self, variant: str) -> dict[str, Any]:
+        """Return where the calls of a variant went."""
+        ...
+
+    def pooled(self, key: Key, used_seqs: set[int]) -> RecordedReply | None:
+        """Return the first reply of any trial that has a key and is not used yet."""
         ...
 
     @property

@@ -1,0 +1,142 @@
+"""`verify --sources`: every reply that a run has replayed is in its source, with the same name, fingerprint, output and hash.
+
+The sources are those that the run has recorded. A journal is verified completely, so a record that was changed in it, and all
+that follow it, no longer have their hashes; a packed file must have the digest that was recorded.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
+
+from evaljournal.journal import JournalError, Record, events, read
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.format.blobs import with_loaded_blobs
+from evaljournal.journal.readers.verification import Verifier
+from evaljournal.replay.auditing.findings import Finding
+from evaljournal.replay.state.usage import JUDGE_NOTE
+from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.replay.text import printable
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.runs.verification import SourceVerification
+from evaljournal.runner.steps.replies.packed import PackedReplies, open_packed
+
+_CHECK = "sources"
+_Content = tuple[str, str, str, bytes]
+"""Hash of the record, name and fingerprint of a step, and its output as JSON."""
+
+
+@attrs.frozen
+class _Replayed:
+    """A reply that the run has replayed."""
+
+    seq: int
+    """Its record in the run."""
+    source: tuple[str, int]
+    """Id of the source's run, and the record there."""
+    content: _Content
+
+
+def verify_sources(path: Path) -> SourceVerification:
+    """Compare each replayed reply of an intact run with its source."""
+    sources: list[Any] = []
+    replayed: list[_Replayed] = []
+    notes: dict[str, tuple[int, dict[str, Any]]] = {}
+    for record in read(path):
+        if isinstance(record.event, events.RunStarted | events.SessionStarted) and isinstance(record.event.settings, dict):
+            recorded = record.event.settings.get("reply_sources")
+            sources = recorded if isinstance(recorded, list) else sources
+        replayed += _replayed(record, notes)
+    contents: dict[tuple[str, int], _Content] = {}
+    findings: list[Finding] = []
+    wanted = {reply.source for reply in replayed}
+    for source in sources:
+        fields = source if isinstance(source, dict) else {}
+        name = str(fields.get("path", ""))
+        try:
+            contents.update(_contents(name, fields, wanted))
+        except (UsageError, JournalError, OSError) as exc:
+            findings.append(Finding(1, _CHECK, f"the source {printable(name)} cannot be used: {printable(str(exc), 300)}"))
+    findings += [finding for reply in replayed if (finding := _compare(reply, contents.get(reply.source))) is not None]
+    return SourceVerification(len(replayed) - sum(finding.seq > 1 for finding in findings), tuple(findings))
+
+
+def _replayed(record: Record, notes: dict[str, tuple[int, dict[str, Any]]]) -> Iterator[_Replayed]:
+    """Yield the reply that a record has replayed; `notes` has the last note of each trial about an answer or a verdict."""
+    match event := record.event:
+        case events.StepReplayed():
+            content = event.source_head, event.name, event.fingerprint, _json(event.output)
+            yield _Replayed(record.seq, (event.source_run, event.source_seq), content)
+        case events.Noted(name=name, value=dict(value)) if name == REPLAYED:
+            notes[event.trial] = record.seq, value
+        case events.AttemptSucceeded() if event.trial in notes:
+            yield from _noted(notes.pop(event.trial), event.output)
+        case events.Noted(name=name, value=dict(value)) if name == JUDGE_NOTE and event.trial in notes:
+            yield from _noted(notes.pop(event.trial), value.get("reply"))
+        case _:
+            pass
+
+
+def _noted(note: tuple[int, dict[str, Any]], value: Any) -> Iterator[_Replayed]:
+    seq, fields = note
+    source_seq = fields.get("seq")
+    source = str(fields.get("run", "")), source_seq if isinstance(source_seq, int) else 0
+    yield _Replayed(seq, source, (str(fields.get("head", "")), "", "", _json(value)))
+
+
+def _compare(reply: _Replayed, content: _Content | None) -> Finding | None:
+    run, seq = reply.source
+    if content is None:
+        return Finding(reply.seq, _CHECK, f"its reply is not in a source: record {seq} of run {printable(run, 40)}")
+    names = ("hash", "name", "fingerprint", "output")
+    differences = [name for name, own, other in zip(names, reply.content, content, strict=True) if own != other]
+    if not differences:
+        return None
+    return Finding(reply.seq, _CHECK, f"its reply differs from record {seq} of its source: {', '.join(differences)}")
+
+
+def _contents(name: str, fields: dict[str, Any], wanted: set[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], _Content]]:
+    """Yield the records of a source that replies came from; raise if it is not the one that was recorded."""
+    if Path(name).is_file():
+        packed = open_packed(name)
+        if packed.digest != fields.get("sha256"):
+            raise UsageError("it was changed after the run has used it")
+        yield from _packed_contents(packed)
+        return
+    verifier, run, has_head = Verifier(Path(name)), "", False
+    for record in verifier:
+        if isinstance(record.event, events.SegmentOpened):
+            run = record.event.run
+        has_head = has_head or record.h == fields.get("head")
+        if (run, record.seq) in wanted:
+            yield (run, record.seq), _content(with_loaded_blobs(record, DISK))
+    problem = verifier.result().problem
+    if problem is not None or not has_head:
+        raise UsageError(str(problem or "it does not have the record that was its last one when the run started"))
+
+
+def _content(record: Record) -> _Content:
+    event = record.event
+    if isinstance(event, events.StepCompleted):
+        return record.h, event.name, event.fingerprint, _json(event.output)
+    if isinstance(event, events.Noted):
+        return record.h, "", "", _json(event.value.get("reply") if isinstance(event.value, dict) else None)
+    return record.h, "", "", _json(getattr(event, "output", None))
+
+
+def _packed_contents(packed: PackedReplies) -> Iterator[tuple[tuple[str, int], _Content]]:
+    for _, _, trial in packed.trials():
+        for step in trial.steps:
+            for reply in (step, *step.all_inner):
+                content = reply.origin.head, reply.name, reply.fingerprint, _json(reply.output)
+                yield (packed.run, reply.origin.seq), content
+        if trial.answer is not None:
+            yield (packed.run, trial.answer.origin.seq), (trial.answer.origin.head, "", "", _json(trial.answer.output))
+        for verdict in trial.verdicts:
+            yield (packed.run, verdict.origin.seq), (verdict.origin.head, "", "", _json(verdict.reply))
+
+
+def _json(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
