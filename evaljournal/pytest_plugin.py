@@ -19,8 +19,8 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
         "--evals-replies",
         metavar="RUN",
         action="append",
-        help="Answer calls from what RUN, or a file of `evaljournal pack`, has recorded, offline: a call without a reply fails its "
-        "test. Repeatable.",
+        help="Answer calls from what RUN, or a file of `evaljournal pack`, has recorded, offline; a call without a reply "
+        "fails its test. Repeatable.",
     )
     parser.addini("evaljournal", "Collect evaluations, as --evals does (default: false).", type="bool", default=False)
     parser.addini("evals_strict", "A failing score fails its test (default: false).", type="bool", default=False)

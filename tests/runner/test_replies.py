@@ -2,18 +2,31 @@
 
 import gzip
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaljournal import Case, UsageError, durable, verify
-from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, StepCompleted, StepEvent, StepFailed, StepReplayed
+from evaljournal import Case, Chat, Endpoint, UsageError, durable, evaluation, scorers, verify
+from evaljournal.journal.events import (
+    AttemptFailed,
+    AttemptSucceeded,
+    ScoringFailed,
+    StepCompleted,
+    StepEvent,
+    StepFailed,
+    StepReplayed,
+    TrialScored,
+)
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.runs.sources import verify_sources
 from evaljournal.runner.steps.replies.journal import open_run
 from evaljournal.runner.steps.replies.packed import MAX_BYTES, open_packed, pack
+from tests import sdk_agents
+from tests.judge_server import judge_server
 from tests.runs import define_real, events, run_real
+from tests.server import Server
 
 CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("lima", "oslo", "rome")]
 
@@ -240,3 +253,109 @@ def test_recorded_failures_fail_again(tmp_path: Path) -> None:
     assert {"lima": "ValueError too long LIMA"} == outputs(source)
     assert {"lima": "LIMA"} == outputs(tmp_path / "b")
     assert {"lima": "RecordedFailure too long LIMA"} == outputs(tmp_path / "c")
+
+
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # The OpenAI SDK leaves its own open.
+@pytest.mark.parametrize("way", ["durable", "gateway"])
+@pytest.mark.parametrize("turn", [sdk_agents.chat, sdk_agents.message_async_streamed], ids=lambda turn: turn.__name__)
+def test_sdk_agents_are_answered(  # noqa: PLR0917  # fixtures
+    tmp_path: Path, server: Server, name: str, provider: Callable[[str], None], turn: Any, way: str
+) -> None:
+    """Clients of SDKs and programs behind the gateway get the recorded replies; a changed message is a miss, not a retry."""
+    loop = "trio" if "async" in turn.__name__ else None
+    ok = "sse" if "streamed" in turn.__name__ else "ok"
+    provider(ok)
+    setting: Any = {"gateway": True} if way == "gateway" else {"durable": "http"}
+
+    def new_client() -> Any:
+        url = server.url(name, ok, "api")
+        return sdk_agents.gateway_client(turn) if way == "gateway" else sdk_agents.make_client(url, sdk_agents.CLIENTS[turn])
+
+    def run_it(path: Path, question: str = "lima", **options: Any) -> sdk_agents.Agent:
+        agent = sdk_agents.Agent(new_client, turn)
+        task = agent.plain if loop is None else agent.awaited
+        run_real(define_real(task, [Case(name="lima", input="lima")], loop=loop, **setting), path, **options)
+        return agent
+
+    source = tmp_path / "a"
+    recorded = run_it(source)
+    replayed = run_it(tmp_path / "b", replies=str(source), offline=True)
+    calls = len(server.requests(name))
+    changed = sdk_agents.Agent(new_client, turn)
+    changed._begin = lambda question: [changed.replies.append([]), [{"role": "user", "content": f"{question}?"}]][1]  # type: ignore[assignment, method-assign]  # another prompt
+    task = changed.plain if loop is None else changed.awaited
+    run_real(
+        define_real(task, [Case(name="lima", input="lima")], loop=loop, **setting),
+        tmp_path / "c",
+        replies=str(source),
+        offline=True,
+    )
+
+    assert recorded.replies == replayed.replies
+    assert (outputs(source), steps(source)) == (outputs(tmp_path / "b"), steps(tmp_path / "b"))
+    assert (3, 3) == (calls, len(server.requests(name)))
+    assert [1] == [event.step for event in events(tmp_path / "c", StepFailed)]
+    (failure,) = events(tmp_path / "c", AttemptFailed)
+    assert "fatal" == failure.category
+    assert "lima?" in failure.message
+
+
+def test_chat_models_endpoints_and_judges_are_answered(tmp_path: Path, server: Server, name: str) -> None:
+    """The output, what is known about the answer and the verdict are the recorded ones; another prompt is a miss."""
+    with judge_server(lambda _: "Fine.\nverdict: correct") as judges:
+
+        def chat(prompt: str, choices: Any) -> Any:
+            url = server.url(name, "ok", "v1")
+            defined = evaluation(name="chat", cases=CASES)(Chat("gpt-4o-mini", base_url=url, prompt=prompt))
+            rubric = scorers.judge("large", base_url=judges.url, choices=choices)
+            defined.score(name="judge")(rubric)
+            return defined
+
+        choices = {"correct": True, "incorrect": False}
+        source, replayed, missed = (tmp_path / letter for letter in "abc")
+        first = run_real(chat("Q: {input}", choices), source)
+        second = run_real(chat("Q: {input}", choices), replayed, replies=str(source), offline=True)
+        run_real(chat("Q:  {input}", choices), missed, replies=str(source), offline=True)
+        run_real(chat("Q: {input}", {**choices, "partly": 0.5}), tmp_path / "d", replies=str(source), offline=True)
+        verdicts = [
+            [
+                (event.trial, event.value, event.reason)
+                for event in sorted(events(path, TrialScored), key=lambda event: event.trial)
+            ]
+            for path in (source, replayed)
+        ]
+        file = tmp_path / "replies.gz"
+        file.write_bytes(pack(open_run(str(source)))[0])
+        run_real(chat("Q: {input}", choices), tmp_path / "e", replies=str(file), offline=True)
+
+        assert (3, 3) == (len(judges.prompts), len(server.requests(name)))
+        assert verdicts[0] == verdicts[1]
+        assert outputs(source) == outputs(replayed) == outputs(tmp_path / "e")
+        assert first.state.usage
+        assert not {unit: amount for unit, amount in second.state.usage.items() if amount}
+        assert first.state.usage["cost"] == second.state.usage_parts.unpaid["cost"]
+        assert [] == list(second.state.trials.attempts.latencies)
+        assert all("recorded: " in event.message and "Q:  " in event.message for event in events(missed, AttemptFailed))
+        assert 3 == len(events(missed, AttemptFailed))
+        assert ["evaljournal.ReplyMissing"] * 3 == [event.error for event in events(tmp_path / "d", ScoringFailed)]
+        assert ((6, True), (6, True)) == tuple(
+            (verification.checked, verification.ok) for verification in map(verify_sources, (replayed, tmp_path / "e"))
+        )
+
+
+def test_an_endpoint_is_answered(tmp_path: Path, server: Server, name: str) -> None:
+    """The output of an endpoint is the recorded one; another path of the output is a miss."""
+    url = server.url(name, "ok")
+    source, replayed, missed = (tmp_path / letter for letter in "abc")
+
+    def endpoint(output_path: str) -> Any:
+        return evaluation(name="endpoint", cases=CASES)(Endpoint(url, output_path=output_path))
+
+    run_real(endpoint("output"), source)
+    run_real(endpoint("output"), replayed, replies=str(source), offline=True)
+    run_real(endpoint("outputs"), missed, replies=str(source), offline=True)
+
+    assert outputs(source) == outputs(replayed)
+    assert 3 == len(server.requests(name))
+    assert all("not where it goes" in event.message for event in events(missed, AttemptFailed))
+    assert 3 == len(events(missed, AttemptFailed))

@@ -354,7 +354,7 @@ class _RecordedClient:
             problem = f"no reply is recorded for the judge {self._input.scorer!r} and {self._input.trial!r}"
             raise ReplyMissing(f"{problem}; in {self._replies.names}, it {hint}")
         engine_note(replayed={"scorer": verdict.scorer, **verdict.origin.to_json(verdict.usage)})
-        return Answer(text=verdict.reply, model=verdict.model, outcome="complete" if verdict.reply else "declined")
+        return Answer(text=verdict.reply, model=verdict.model, usage={}, outcome="complete" if verdict.reply else "declined")
 
 
 class RepliesLayer(Layer):

@@ -204,9 +204,9 @@ class Session:
     async def run(self) -> Outcome:
         """Run the session."""
         with ExitStack() as self._offline:
-            return await self._run()
+            return await self._run_session()
 
-    async def _run(self) -> Outcome:
+    async def _run_session(self) -> Outcome:
         self._token = trio.lowlevel.current_trio_token()
         if self._interrupts:
             self._handle_interrupt()
