@@ -290,9 +290,7 @@ class ReplayedCall:
     ) -> ReplyMissing:
         problem = f"no reply is recorded for the call of {printable(trial.trial, 60)}"
         if answer is None or source is None:
-            return ReplyMissing(f"{problem}; {self._replies.names} has no output for this trial")
-        if not answer.key:
-            return ReplyMissing(f"{problem}; {source.name} has not recorded its requests (-s requests=false)")
+            return ReplyMissing(f"{problem}; {self._replies.names} has no output for this trial, or not its request")
         if answer.key != key and answer.request is None:
             return ReplyMissing(f"{problem}: its request has changed; pass the run itself, not a packed file, to see how")
         if answer.key != key:

@@ -232,6 +232,7 @@ class _TrialReader:
         self._request: Any = None
         self._notes: dict[str, dict[str, Any]] = {}
         """Name → last note of that name."""
+        self._has_output = False
         self._answer: RecordedAnswer | None = None
         self._verdicts: list[RecordedVerdict] = []
 
@@ -241,7 +242,9 @@ class _TrialReader:
             case events.AttemptStarted():
                 self._request = event.request
             case events.AttemptSucceeded():
-                self._answer = self._new_answer(event.output, record)
+                self._has_output = True
+                if self._request is not None:
+                    self._answer = self._new_answer(event.output, record)
             case events.Noted(value=dict(value)):
                 self._notes[event.name] = value
                 if event.name == JUDGE_NOTE:
@@ -254,7 +257,7 @@ class _TrialReader:
     def result(self) -> TrialReplies:
         """Return the replies; without an output, also those of earlier attempts."""
         steps, used_seqs = list[RecordedReply](), set[int]()
-        for number in sorted(self._attempts, reverse=True)[: None if self._answer is None else 1]:
+        for number in sorted(self._attempts, reverse=True)[: 1 if self._has_output else None]:
             replies = [pair for pair in self._attempts[number] if pair[0].seq not in used_seqs]
             used_seqs.update(reply.seq for reply, _ in replies)
             steps += _tree(replies)
@@ -264,10 +267,9 @@ class _TrialReader:
     def _new_answer(self, output: Any, record: Record) -> RecordedAnswer:
         facts = dict(self._notes.pop(ANSWER, {}))
         usage = facts.pop("usage", None) or self._notes.pop(REPLAYED, {}).get("unpaid")
-        request = self._request
         return RecordedAnswer(
-            request=request,
-            key="" if request is None else request_key(request),
+            request=self._request,
+            key=request_key(self._request),
             output=output,
             facts=facts,
             usage=usage,

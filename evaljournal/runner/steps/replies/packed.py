@@ -62,10 +62,9 @@ def pack(replies: RunReplies) -> tuple[bytes, list[str]]:
 
 def _trial_json(key: TrialKey, case: str, replies: TrialReplies) -> dict[str, Any]:
     answer = replies.answer
-    has_answer = answer is not None and bool(answer.key)
     line: dict[str, Any] = {"key": list(key), "case": case, "trial": replies.trial}
     line |= {"steps": [_step_json(reply, is_inner=False) for reply in replies.steps]} if replies.steps else {}
-    if answer is not None and has_answer:
+    if answer is not None:
         values = {"request": answer.key, "output": answer.output, "facts": answer.facts, "usage": answer.usage}
         line["answer"] = {**_present(values), **_place(answer.origin)}
     if replies.verdicts:
