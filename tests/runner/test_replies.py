@@ -252,7 +252,7 @@ def test_recorded_failures_fail_again(tmp_path: Path) -> None:
 
     assert {"lima": "ValueError too long LIMA"} == outputs(source)
     assert {"lima": "LIMA"} == outputs(tmp_path / "b")
-    assert {"lima": "RecordedFailure too long LIMA"} == outputs(tmp_path / "c")
+    assert {"lima": "ReplayedFailure too long LIMA"} == outputs(tmp_path / "c")
 
 
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # The OpenAI SDK leaves its own open.

@@ -18,7 +18,7 @@ class NotSent(Fatal):
     """A call that will not be made; nothing was sent."""
 
 
-class RecordedFailure(Exception):
+class ReplayedFailure(Exception):
     """A call that fails as it did when it was recorded; nothing was sent."""
 
     def __init__(self, error: str, message: str, *, is_repeated: bool) -> None:

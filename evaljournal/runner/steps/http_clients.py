@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import add_secret, mask
-from evaljournal.runner.steps.admission import REJECTED_STATUSES, NotSent, RecordedFailure
+from evaljournal.runner.steps.admission import REJECTED_STATUSES, NotSent, ReplayedFailure
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 from evaljournal.runner.steps.waiting import (
@@ -151,7 +151,7 @@ def _with_body(request: Any, url: str, body: bytes) -> Any:
     return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
 
 
-def _failure(module: ModuleType, failure: RecordedFailure) -> Any:
+def _failure(module: ModuleType, failure: ReplayedFailure) -> Any:
     """Return the recorded error reply, as far as it is known; raise if there was no reply."""
     if failure.status_code is None:
         raise module.ConnectError(str(failure)) from failure
@@ -204,7 +204,7 @@ class _Call:
         while True:
             try:
                 result = self.steps.begin(self.step)
-            except RecordedFailure as exc:
+            except ReplayedFailure as exc:
                 if not exc.is_repeated:
                     return _failure(module, exc)
                 self.step = self.step.again(0.0)

@@ -21,5 +21,6 @@ class OfflineLayer(Layer):
 def offline_scorers(scorers: Iterable[OpenScorer]) -> list[OpenScorer]:
     """Return scorers whose calls fail with the error of their first connection."""
     return [
-        attrs.evolve(scorer, task=OfflineTask(scorer.task, f"a call of the scorer {scorer.scorer.name!r}")) for scorer in scorers
+        attrs.evolve(scorer, task=OfflineTask(scorer.task, f"a call of the scorer {scorer.scorer.name!r}"))
+        for scorer in scorers
     ]

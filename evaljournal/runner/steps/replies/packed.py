@@ -152,9 +152,9 @@ class PackedReplies:
         """Let the replies of all trials be used by any one."""
         for _, _, trial in self.trials():
             for reply in trial.steps:
-                for each in (reply, *reply.all_inner):
-                    if not each.error:
-                        self._pool.setdefault(each.key, []).append(each)
+                for step in (reply, *reply.all_inner):
+                    if not step.error:
+                        self._pool.setdefault(step.key, []).append(step)
 
     def _parse(self, line: bytes) -> TrialReplies:
         try:

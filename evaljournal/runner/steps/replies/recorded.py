@@ -18,7 +18,7 @@ import attrs
 
 from evaljournal.journal.events import StepKind, StepReplayed
 from evaljournal.replay.state.usage import add
-from evaljournal.runner.steps.admission import RecordedFailure
+from evaljournal.runner.steps.admission import ReplayedFailure
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step
 
 TrialKey = tuple[str, str, int]
@@ -83,7 +83,7 @@ class RecordedReply(RecordedResult):
     def record_use(self, steps: AttemptSteps, step: Step) -> None:
         """Record that a step got this reply, after the steps inside it; raise if the reply is a failure."""
         if self.error:
-            failure = RecordedFailure(self.error, self.message, is_repeated=steps.has_result(step))
+            failure = ReplayedFailure(self.error, self.message, is_repeated=steps.has_result(step))
             steps.fail(step, failure)
             raise failure
         self.record_inner(steps, step.number)
