@@ -282,8 +282,8 @@ def test_sdk_agents_are_answered(  # noqa: PLR0917  # fixtures
     replayed = run_it(tmp_path / "b", replies=str(source), offline=True)
     calls = len(server.requests(name))
     changed = sdk_agents.Agent(new_client, turn)
-    begin = changed._begin  # noqa: SLF001  # to ask something else
-    changed._begin = lambda question: begin(f"{question}?")  # type: ignore[method-assign]  # noqa: SLF001
+    begin = changed._begin  # to ask something else
+    changed._begin = lambda question: begin(f"{question}?")  # type: ignore[method-assign]
     task = changed.plain if loop is None else changed.awaited
     run_real(
         define_real(task, [Case(name="lima", input="lima")], loop=loop, **setting),
