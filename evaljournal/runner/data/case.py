@@ -165,6 +165,12 @@ class ContentNames:
         return 1
 
 
+def _trial_id(trial: "Trial") -> str:
+    name = trial.case.name
+    first_repeat = f"{name}@{trial.variant}" if trial.variant else name
+    return first_repeat if trial.repeat == 1 else f"{first_repeat}#{trial.repeat}"
+
+
 @frozen(kw_only=True)
 class Trial:
     """One repeat of a case with one variant of the task."""
@@ -174,11 +180,6 @@ class Trial:
     """Name of the variant; empty if the task has none."""
     repeat: int
     """Counted from 1."""
-    id: str = field(init=False, default=Factory(lambda self: _id(self.case.name, self.variant, self.repeat), takes_self=True))
+    id: str = field(init=False, default=Factory(_trial_id, takes_self=True))
     """The case's name, its variant, and from the second repeat on its number: `paris`, `paris#2`, `paris@mini`, `paris@mini#2`.
     It is never parsed."""
-
-
-def _id(name: str, variant: str, repeat: int) -> str:
-    first_repeat = f"{name}@{variant}" if variant else name
-    return first_repeat if repeat == 1 else f"{first_repeat}#{repeat}"

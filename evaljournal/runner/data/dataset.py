@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from fnmatch import fnmatchcase
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -266,7 +267,7 @@ class Trials:
 
     def __iter__(self) -> Iterator[Trial]:
         for case in self._selected_cases(check_names=not self._dataset.is_rereadable):
-            if not is_in_shard(case, self._shard):
+            if self._shard is not None and not is_in_shard(case, self._shard):
                 continue
             # All variants of a case precede the next case, so that the variants of a stopped run have the same cases.
             for variant in self._variants:
@@ -294,15 +295,21 @@ class Trials:
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
     def _selected_cases(self, *, check_names: bool, in_order: bool = True) -> Iterator[Case]:
-        matches, limit = self._selection.matches, self._selection.limit
+        selection, limit = self._selection, self._selection.limit
         excluded_names: list[str] = []
 
         def matching_cases() -> Iterator[Case]:
-            for _, case in self._unique_cases() if check_names else self._checked_cases():
-                if matches(case.name):
-                    yield case
-                elif len(excluded_names) < _MAX_EXAMPLES:
-                    excluded_names.append(case.name)
+            cases = self._unique_cases() if check_names else self._checked_cases()
+            if not selection.only and not selection.skip:
+                return map(itemgetter(1), cases)
+            return (case for _, case in cases if matches(case))
+
+        def matches(case: Case) -> bool:
+            if selection.matches(case.name):
+                return True
+            if len(excluded_names) < _MAX_EXAMPLES:
+                excluded_names.append(case.name)
+            return False
 
         cases = self._shuffle(matching_cases) if self._selection.shuffle and in_order else matching_cases()
         is_empty = True
@@ -313,7 +320,9 @@ class Trials:
             raise self._no_cases_error(excluded_names)
 
     def _checked_cases(self) -> Iterator[tuple[int, Case]]:
-        """Yield cases with the names that they had when the dataset was checked."""
+        """Return the cases with the names that they had when the dataset was checked; without equal names, those they have."""
+        if not self._ambiguous_names and not self._equal_case_names:
+            return self._dataset.read()
         names = ContentNames(self._ambiguous_names, self._equal_case_names)
         return ((position, names.rename(case)) for position, case in self._dataset.read())
 
