@@ -2,8 +2,8 @@
 
 **What it promises.** Every attempt that is recorded as started is recorded as ended, exactly once: as succeeded, failed, timed
 out or interrupted; only the death of the process leaves one open, and the next session ends it. What follows from the end, a
-retry with its delay or the failure of the trial, is recorded immediately after it, so that no wait and no other record comes
-in between.
+retry with its delay or the failure of the trial, is recorded immediately after it, without a wait; only what its policy
+decides because of the end is recorded in between.
 
 **The order.** The start is recorded, and the policy of its lane informed. If starts must be on disk (`write_ahead`), it waits
 for that. Layers prepare, gates check, then the task is called. The end frees the slot, is recorded, and only then is the

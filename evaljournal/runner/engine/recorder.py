@@ -3,7 +3,8 @@
 **Record, then act.** An event is appended to the journal and applied to the live state in one call, in this order and with
 nothing in between, not even Ctrl-C; so the state in memory is always that of the records, and a later reader of the journal
 folds the same. An event that is illegal or cannot be encoded is rejected before anything has changed. What follows from an
-event is decided from the state after it.
+event is decided from the state after it. A full disk shows later, because appending does not wait for the disk: the next
+append raises a `JournalError`, nothing more is recorded or started, and a resumed session repeats what is not on disk.
 
 **One thread.** Records are appended in the thread of the loop, without locks. Tasks and their threads report through
 `RunLoop.call`: calls keep their order, and one wake-up of the loop makes all that are queued.
