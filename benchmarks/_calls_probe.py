@@ -1,4 +1,4 @@
-"""The cost of one trial, measured in this process: `python benchmarks/_calls_probe.py KIND calls|cpu [URL]` prints a number.
+"""The cost of one trial, measured in this process: `_calls_probe.py KIND calls|all-calls|cpu [URL]` prints a number.
 
 It is started with the packages of a checkout on the path, which may be an old one: only names that version 1 has are used for
 the kinds that are compared with it.
@@ -91,8 +91,8 @@ def _run(kind: str, count: int, url: str) -> None:
         raise SystemExit(f"{outcome.state.completed} of {count} trials were completed")
 
 
-def _count_from_now_on() -> Callable[[], int]:
-    """Count the Python functions that are entered from now on, in all threads; return how to read the count.
+def _count_from_now_on(*, all_threads: bool) -> Callable[[], int]:
+    """Count the Python functions that are entered from now on, in this thread or in all; return how to read the count.
 
     It begins before the first run: threads are kept between runs, and one that was started before has no profiler.
     """
@@ -102,15 +102,17 @@ def _count_from_now_on() -> Callable[[], int]:
         nonlocal entered
         entered += event == "call"
 
-    threading.setprofile(profile)
+    if all_threads:
+        threading.setprofile(profile)
     sys.setprofile(profile)
     return lambda: entered
 
 
 def main(kind: str, unit: str, url: str = "") -> None:
-    """Print the Python calls, or the CPU seconds in all threads, of one trial."""
-    read: Callable[[], float] = _count_from_now_on() if unit == "calls" else time.process_time
-    few, many = (FEW, MANY) if unit == "calls" else (FEW, 4 * MANY)
+    """Print the Python calls in the loop's thread or in all threads, or the CPU seconds in all, of one trial."""
+    is_cpu = unit == "cpu"
+    read: Callable[[], float] = time.process_time if is_cpu else _count_from_now_on(all_threads=unit == "all-calls")
+    few, many = (FEW, 4 * MANY) if is_cpu else (FEW, MANY)
     _run(kind, few, url)  # Imports, and fills the caches.
     marks = [read()]
     for count in (few, many):

@@ -1,8 +1,9 @@
 """What a trial costs: Python calls, which are the same in every measurement, and CPU time in ratio to an older checkout.
 
 The calls are those of a run of 900 trials minus those of one of 300, per trial, for each kind of task and with one feature
-switched on at a time. `--against` compares the CPU time with another checkout, such as version 1: both are measured in turn, in
-processes of their own, and the ratio is that of the medians. So is the CPU time of whole processes: `run` with one case.
+switched on at a time: those in the thread of the loop, which makes all decisions, and beside them those in all threads, among
+them the one that reads cases. `--against` compares the CPU time with another checkout, such as version 1: both are measured in
+turn, in processes of their own, and the ratio is that of the medians. So is that of whole processes: `run` with one case.
 Chat trials are compared with a later checkout, whose chat has the same interface: `--chat-against`.
 """
 
@@ -66,6 +67,7 @@ def main(argv: list[str]) -> int:
     with serving() as server:
         for kind in options.kind or KINDS:
             figures.show(kind, measure(kind, "calls", ROOT, server.root), maximum=KINDS[kind])
+            figures.show(f"{kind}, all threads", measure(kind, "all-calls", ROOT, server.root))
     if options.against is not None:
         print(f"\nCPU per trial, ratio to {options.against}")
         _compare(figures, options.against.resolve(), options.rounds)

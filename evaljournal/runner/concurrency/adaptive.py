@@ -218,7 +218,10 @@ class Adaptive:
         if is_first_pace and start.order > max(self._limited_starts, default=self._last_change):
             self._pace.speed_up()
         self._mark_accepted(start)
-        return self._answer_breaker(start)
+        evidence = self._breaker.answer(start, self._now, self._start_count)
+        if evidence is not None:
+            self._resume(evidence)
+        return evidence is not None
 
     def _mark_accepted(self, start: Start) -> None:
         self._newest_accepted = max(self._newest_accepted, start.order)
@@ -339,13 +342,6 @@ class Adaptive:
         self._pause = CurrentPause(pause)
         self._changes.append(pause)
 
-    def _answer_breaker(self, start: Start) -> bool:
-        """Pass an answer to the breaker; return whether that closed it."""
-        evidence = self._breaker.answer(start, self._now, self._start_count)
-        if evidence is not None:
-            self._resume(evidence)
-        return evidence is not None
-
     def _resume(self, evidence: str) -> None:
         """Record that the breaker is closed."""
         if self._breaker.reason == "all_rate_limited":
@@ -367,7 +363,8 @@ class Adaptive:
             if start.order <= breaker.barrier:
                 return
             if breaker.reason != "all_rate_limited":
-                self._answer_breaker(start)
+                if (evidence := breaker.answer(start, self._now, self._start_count)) is not None:
+                    self._resume(evidence)
                 return
             not_before = self._now + min(retry_after or 0.0, PLATEAU_LONGEST)
             self._suspend(breaker.record_failed_probe(self._now, not_before=not_before))

@@ -99,7 +99,7 @@ class Attempts:
                 for leave in layers.leave:
                     outcome = leave(objects, outcome)
         assert outcome is not None
-        self._late_recorder.catch_up()  # A result may overtake the steps and notes of its thread.
+        self._scheduler.loop.catch_up()  # A result may overtake the steps and notes of its thread.
         if (
             getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS
             and not self._recorder.state.trials.warnings.blocking_calls

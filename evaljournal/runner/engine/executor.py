@@ -185,6 +185,7 @@ class TrialExecutor:
         """Execute one job after the other, each to its end or to its next wait."""
         in_flight, attempts, scoring, scheduler = self.in_flight, self._attempts, self.scoring, self.scheduler
         consumers = scheduler.consumers
+        consumers.is_looking = False
         while consumers.is_open and not scope.is_cancelled:
             job = scheduler.next_job()
             if job is None:

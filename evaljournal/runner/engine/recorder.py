@@ -272,10 +272,6 @@ class LateRecorder:
     on_record: Callable[[str], None] = _ignore
     """Called with the trial of each of these records; set by the assembly."""
 
-    def catch_up(self) -> None:
-        """Record what other threads have reported and is not recorded yet."""
-        self._loop.catch_up()
-
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""
         recorder = self._recorder

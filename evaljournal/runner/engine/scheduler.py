@@ -43,7 +43,8 @@ class Consumers:
         self.is_open = True
         """Whether a consumer may take another job."""
         self.is_looking = False
-        """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
+        """Whether a consumer was woken and has not run yet; it wakes the next one if it finds a job. Meanwhile, a consumer
+        whose calls never wait takes one job after the other and wakes nobody."""
         self.parked = 0
         """Consumers that wait for a job, without those that were woken."""
         self._parking_lot = trio.lowlevel.ParkingLot()
@@ -63,6 +64,7 @@ class Consumers:
         except trio.Cancelled:
             self.parked -= 1
             raise
+        self.is_looking = False
 
     def wake(self) -> None:
         """Wake one that is parked."""
@@ -199,7 +201,6 @@ class Scheduler:
 
     def next_job(self) -> Job | None:
         """Return the next job that may start now; if there is none, a consumer is woken when there may be one."""
-        self.consumers.is_looking = False
         if not self.consumers.is_open:
             return None
         clock, queues = self._clock, self.queues
@@ -253,7 +254,15 @@ class Scheduler:
             queue.remove(job)
         for gate in gates:
             gate.start(job)
-        self._count_start(lane, job, is_probe=permit.probe)
+        self.queues.waiting_trials -= job.__class__ is TrialWork
+        lane.counted_jobs += 1
+        job.lane, job.epoch, job.is_probe, lane.closed_until = lane, lane.epoch, permit.probe, 0.0
+        # If another job may start while this one is executed, a consumer looks for it.
+        consumers = self.consumers
+        if not consumers.is_looking and (
+            consumers.parked or len(self.queues.lanes) > 1 or consumers.count < lane.policy.limit + lane.hung_jobs
+        ):
+            self.wake()
         return job
 
     def _is_admitted(self, job: Job, lane: Lane, now: float) -> bool:
@@ -296,15 +305,6 @@ class Scheduler:
     def is_idle(self) -> bool:
         """Whether no attempt is in flight, and no output is being scored."""
         return not self.recorder.state.trials.running and self.queues.unscored_outputs == len(self.queues.outputs_to_score)
-
-    def _count_start(self, lane: Lane, job: Job, *, is_probe: bool) -> None:
-        """Count a job that was taken out of its lane, and wake a consumer for the next one."""
-        self.queues.waiting_trials -= job.__class__ is TrialWork
-        lane.counted_jobs += 1
-        job.lane, job.epoch, job.is_probe, lane.closed_until = lane, lane.epoch, is_probe, 0.0
-        consumers = self.consumers
-        if consumers.parked or len(self.queues.lanes) > 1 or consumers.count < lane.policy.limit + lane.hung_jobs:
-            self.wake()
 
     def inform_policy(self, record: Record, job: Job) -> None:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""

@@ -119,7 +119,7 @@ class LimitsGate(StartGate):
 
     def observe(self, job: Job, record: Record) -> Iterable[Change]:
         """Let the slots of the lane follow from its limits."""
-        if not self.limits.needs_sizes or self.limits.limits.is_silent:
+        if self.limits.limits.is_silent:
             return ()
         if isinstance(record.event, AttemptSucceeded | TrialScored | ScoringFailed):
             self._needed_slots.measure(max(record.event.elapsed - job.waited, 0.0))
