@@ -114,6 +114,24 @@ async def test_an_estimate_that_does_not_fit_yet(disk: SimulatedDisk) -> None:
     assert [{"cost": 0.4}, {"cost": 0.1}] == [event.reserved for event in events(disk, AttemptStarted)]
 
 
+async def test_no_other_rate_limit_key_starts_after_the_stop(disk: SimulatedDisk) -> None:
+    """When the budget has stopped the session, the consumer that found that out starts no job of another rate-limit key."""
+
+    class Estimated(Paid):
+        def check_price(self, _: Case, /) -> None:
+            """There is a price."""
+
+        def estimate(self, case: Case, _: float | None, /) -> dict[str, float]:
+            return {"cost": 2.0 if case.name == "a1" else 0.1}
+
+    task = Estimated(cost=None)
+    cases = [Case(name=name, input=name, metadata={"key": name[0]}) for name in ("a0", "b0", "a1", "b1")]
+    outcome = await run_virtual(define(task, cases, slots=1, limit_key="key", budget={"cost": 1}), disk)
+
+    assert ("budget", ["a0", "b0"]) == (outcome.stop_reason, sorted(task.calls))
+    state_of(disk)
+
+
 async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
     """If 20 trials have reported no cost, nothing more starts; the next session tries again."""
     task = Paid(cost=None)

@@ -11,7 +11,7 @@ and what it returns later is recorded as late. So a call that hangs costs one sl
 **A stop** lets calls in flight finish for the grace period, then cancels them, then records those that do not respond as
 interrupted. What was not recorded by then is repeated by the next session; nothing that was recorded is lost.
 
-Never await between taking a job and entering it into `in_flight`, or between its end and its record: a stop in between
+Never await between taking a job and entering it into `CallsInFlight.jobs`, or between its end and its record: a stop in between
 would lose it.
 """
 
@@ -31,7 +31,7 @@ from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, LimitExceeded, TimedOut
 from evaljournal.runner.engine.jobs import Job, ScorerCall, TrialWork
 from evaljournal.runner.engine.layers import Layer, Layers, surround
-from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Shutdown, Timer
+from evaljournal.runner.engine.recorder import Clock, LateRecorder, Recorder, RunLoop, Shutdown, Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
 from evaljournal.runner.scorers.scorer import OpenScorer
@@ -53,8 +53,56 @@ class Helper(Protocol):
         ...
 
 
+class CallsInFlight:
+    """The calls in flight, and those that do not respond to their cancellation.
+
+    A call is cancelled when its time is over, and abandoned if it has not ended some time later: `on_abandoned` records its
+    end without it.
+    """
+
+    def __init__(self, clock: Clock, grace: float, on_abandoned: Callable[[CallScope, Job], None]) -> None:
+        """`grace`: seconds that a call gets to end, besides `CANCEL_TIMEOUT`."""
+        self.jobs: dict[CallScope, Job] = {}
+        """Those in flight, without abandoned ones."""
+        self.abandoned: dict[CallScope, str] = {}
+        """Those that did not respond to their timeout, and are still running."""
+        self.unresponsive_jobs: list[str] = []
+        """Jobs that did not respond to their cancellation when the session was stopped."""
+        self.timer = Timer(clock, self._time_out)
+        self._patience = grace + CANCEL_TIMEOUT
+        self._on_abandoned = on_abandoned
+
+    def _time_out(self, now: float) -> None:
+        for scope in list(self.jobs):
+            if scope.deadline <= now:
+                if scope.is_cancelled:
+                    self._abandon(scope)
+                else:
+                    scope.time_out(now + self._patience)
+        self.timer.schedule(min((scope.deadline for scope in self.jobs), default=math.inf))
+
+    def _abandon(self, scope: CallScope) -> None:
+        job = self.jobs.pop(scope)
+        scope.is_abandoned, scope.deadline = True, math.inf
+        self.abandoned[scope] = _job_name(job)
+        self._on_abandoned(scope, job)
+
+    def exceed_limit(self, trial: str) -> None:
+        """Cancel the attempt in flight of a trial that may not continue; see `Layer.over_limit`."""
+        for scope, job in self.jobs.items():
+            if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
+                deadline = self.timer.now() + self._patience
+                scope.exceed_limit(deadline)
+                self.timer.schedule(deadline)
+
+    @property
+    def unresponsive(self) -> list[str]:
+        """Names of the calls that do not respond to their cancellation."""
+        return [*self.abandoned.values(), *self.unresponsive_jobs]
+
+
 class TrialExecutor:
-    """The consumers of a session, and the calls in flight."""
+    """The consumers of a session."""
 
     def __init__(
         self,
@@ -95,17 +143,11 @@ class TrialExecutor:
         self._layers = list[Layer]()
         self.scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
         self._admission = Admission(self.scheduler, in_thread, key_of)
-        self.in_flight: dict[CallScope, Job] = {}
-        """The calls in flight."""
-        self._timeouts = Timer(recorder.clock, self._time_out)
+        self.calls = CallsInFlight(recorder.clock, settings.grace, self._on_abandoned)
         self._turn_end = 0.0
         """When consumers must yield, even if their tasks do not wait for anything."""
         self._idle_event = trio.Event()
         """Set when `_wait_idle` must check again."""
-        self._unresponsive_jobs: list[str] = []
-        """Jobs that did not respond to their cancellation when the session was stopped."""
-        self._abandoned_calls: dict[CallScope, str] = {}
-        """Calls that did not respond to their timeout, and are still running."""
         self.helper: Helper | None = None
         """What runs beside the consumers and gives jobs their replies, if anything does."""
 
@@ -137,7 +179,7 @@ class TrialExecutor:
             self._recorder.journal.on_segment_lost = self._stop_on_lost_segment
             nursery.start_soon(self._admission.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
-            nursery.start_soon(self._timeouts.run)
+            nursery.start_soon(self.calls.timer.run)
             if (plain_scorers := self.scoring.plain) is not None:
                 plain_scorers.on_idle = self._check_idle
                 nursery.start_soon(plain_scorers.run)
@@ -147,8 +189,8 @@ class TrialExecutor:
             if self._settings.deadline is not None:
                 nursery.start_soon(self._stop_at_deadline, self._settings.deadline)
             await self.shutdown.wait_over()
-            await self._wait_idle(trio.CancelScope(), self._settings.grace, self._abandoned_calls)
-            if self.unresponsive_calls and on_unresponsive is not None:
+            await self._wait_idle(trio.CancelScope(), self._settings.grace, self.calls.abandoned)
+            if self.calls.unresponsive and on_unresponsive is not None:
                 await on_unresponsive()
             nursery.cancel_scope.cancel()
 
@@ -157,33 +199,34 @@ class TrialExecutor:
         self._idle_event.set()
 
     async def _consume(self) -> None:
-        scope = CallScope(self._timeouts)
+        calls = self.calls
+        scope = CallScope(calls.timer)
         try:
             while self.scheduler.consumers.is_open:
-                scope = CallScope(self._timeouts)
+                scope = CallScope(calls.timer)
                 with scope.scope:
                     await self._serve(scope)
-                if scope in self.in_flight:
-                    self._end_cancelled_job(self.in_flight.pop(scope), scope.outcome)
+                if scope in calls.jobs:
+                    self._end_cancelled_job(calls.jobs.pop(scope), scope.outcome)
                 elif scope.is_abandoned or not scope.is_cancelled:
                     break  # Another consumer has replaced it, or there are more consumers than the limits allow.
         except SegmentLost:
             pass  # It waited for a record that cannot be written; the other consumers get their grace period.
         except trio.Cancelled:
-            job = self.in_flight.get(scope)
+            job = calls.jobs.get(scope)
             if isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.cancel(job)
             raise
         finally:
             self.scheduler.consumers.count -= not scope.is_abandoned
-            self.in_flight.pop(scope, None)
-            self._abandoned_calls.pop(scope, None)
-            if not self.in_flight or not self._abandoned_calls:
+            calls.jobs.pop(scope, None)
+            calls.abandoned.pop(scope, None)
+            if not calls.jobs or not calls.abandoned:
                 self._idle_event.set()
 
     async def _serve(self, scope: CallScope) -> None:
         """Execute one job after the other, each to its end or to its next wait."""
-        in_flight, attempts, scoring, scheduler = self.in_flight, self._attempts, self.scoring, self.scheduler
+        in_flight, attempts, scoring, scheduler = self.calls.jobs, self._attempts, self.scoring, self.scheduler
         consumers = scheduler.consumers
         consumers.is_looking = False
         while consumers.is_open and not scope.is_cancelled:
@@ -219,37 +262,12 @@ class TrialExecutor:
         else:
             self._attempts.end(job, outcome)
 
-    def _time_out(self, now: float) -> None:
-        """Cancel the calls that have exceeded their timeout, and abandon those that do not respond."""
-        for scope in list(self.in_flight):
-            if scope.deadline <= now:
-                if scope.is_cancelled:
-                    self._abandon(scope)
-                else:
-                    scope.time_out(now + self._settings.grace + CANCEL_TIMEOUT)
-        self._timeouts.schedule(min((scope.deadline for scope in self.in_flight), default=math.inf))
-
-    def _abandon(self, scope: CallScope) -> None:
-        """Record the end of a cancelled call that is still running, and let another consumer replace this one."""
-        job, outcome = self.in_flight.pop(scope), LimitExceeded() if scope.outcome == LimitExceeded() else TimedOut()
-        scope.is_abandoned, scope.deadline = True, math.inf
-        self._abandoned_calls[scope] = _job_name(job)
+    def _on_abandoned(self, scope: CallScope, job: Job) -> None:
+        """Record the end of a call that is still running, and let another consumer replace the one that waits for it."""
+        outcome = LimitExceeded() if scope.outcome == LimitExceeded() else TimedOut()
         self.scheduler.consumers.count -= 1
         self._end_cancelled_job(job, outcome)
         self.scheduler.wake()
-
-    def exceed_limit(self, trial: str) -> None:
-        """Cancel the attempt in flight of a trial that may not continue; see `Layer.over_limit`."""
-        for scope, job in self.in_flight.items():
-            if isinstance(job, TrialWork) and job.trial == trial and not job.has_output:
-                deadline = self._recorder.clock.now() + self._settings.grace + CANCEL_TIMEOUT
-                scope.exceed_limit(deadline)
-                self._timeouts.schedule(deadline)
-
-    @property
-    def unresponsive_calls(self) -> list[str]:
-        """Calls that do not respond to their cancellation."""
-        return [*self._abandoned_calls.values(), *self._unresponsive_jobs]
 
     async def _stop_at_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -271,15 +289,15 @@ class TrialExecutor:
 
     async def _drain(self) -> None:
         """Wait for the calls in flight, cancel them after the grace period, and record unresponsive attempts as abandoned."""
-        shutdown = self.shutdown
-        await self._wait_idle(shutdown.grace_scope, shutdown.grace, self.in_flight)
+        shutdown, calls = self.shutdown, self.calls
+        await self._wait_idle(shutdown.grace_scope, shutdown.grace, calls.jobs)
         self.scoring.interrupt()
         self.scheduler.close()
-        for scope in self.in_flight:
+        for scope in calls.jobs:
             scope.interrupt()
-        await self._wait_idle(trio.CancelScope(), shutdown.cancel_timeout, self.in_flight)
-        for job in self.in_flight.values():
-            self._unresponsive_jobs.append(_job_name(job))
+        await self._wait_idle(trio.CancelScope(), shutdown.cancel_timeout, calls.jobs)
+        for job in calls.jobs.values():
+            calls.unresponsive_jobs.append(_job_name(job))
             if isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.abandon(job)
         self._end()

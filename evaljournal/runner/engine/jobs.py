@@ -149,7 +149,7 @@ class StartGate:
     **What a gate knows about a job is in the job's permits**, under the gate itself: a capability that is off is not a
     field.
 
-    **Nothing polls.** A gate that refuses returns when to ask again, or wakes the scheduler (`Scheduler.wake`) once
+    **Consumers do not poll.** A gate that refuses returns when to ask again, or wakes the scheduler (`Scheduler.wake`) once
     that has changed. A gate that would refuse for good stops the session, with a reason, as soon as nothing is in
     flight that could change it.
     """
@@ -159,7 +159,7 @@ class StartGate:
         return ANY_JOB
 
     def admit(self, job: "Job", now: float) -> float | None:  # noqa: ARG002
-        """Return None if a job may start; otherwise the time before which it may not, or infinity: until something wakes."""
+        """Return None if a job may start; otherwise when to ask again; infinity: when the gate wakes the scheduler."""
         return None
 
     def start(self, job: "Job") -> None:

@@ -16,7 +16,8 @@ session is over or the journal has failed: nothing of a session may be written a
 from the start of the session. Timers fire late rather than early: a job that starts before its time would break a delay that
 was recorded.
 
-**The end.** Only the first reason to stop counts. A stop starts the grace period; after it, the session is over for good.
+**The end.** Only the first reason to stop counts. A stop starts the grace period; after it, the session is over: nothing is
+waited for but calls that do not respond, and then the record of the stop is written, as the last one.
 """
 
 import contextlib

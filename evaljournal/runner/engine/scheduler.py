@@ -3,11 +3,11 @@
 **A start.** A consumer that is free asks for the next job. Jobs whose reply is there already come first, then outputs of
 earlier sessions, then the lanes in the order in which they were opened. In a lane, scorer calls come before attempts, so
 that outputs do not accumulate. A lane asks, in this order: how far its gates reach into the queue; its policy, which knows
-how many may be in flight; then each gate. If one refuses, the lane is closed until the time that it names, or until
-something wakes.
+how many may be in flight; then each gate. If one refuses, it names a time, for which a timer is set, or infinity: then it wakes
+the scheduler itself. Until that time nobody is woken for the lane; a consumer that is free anyway asks again.
 
-**Nothing polls.** An event that makes a job ready or frees a place, or a timer, wakes one consumer; it wakes the next one
-if it finds a job. So a wake-up costs nothing if there is nothing to do, and none is lost: what changes what a gate or a
+**Consumers do not poll.** An event that makes a job ready or frees a place, or a timer, wakes one consumer; it wakes the next
+one if it finds a job. So a wake-up costs nothing if there is nothing to do, and none is lost: what changes what a gate or a
 policy decides calls `wake`.
 
 **The end.** The session is over when every trial was read and is done, or when it is stopped. A stop closes attempts first;
@@ -219,6 +219,8 @@ class Scheduler:
         for lane in queues.lanes.values():
             if (lane.calls or (lane.trials and takes_trials)) and (job := self._start(lane, now)) is not None:
                 return job
+            if not self.consumers.is_open:  # A gate has stopped the session.
+                break
         return None
 
     def _answered_job(self) -> Job:

@@ -134,7 +134,7 @@ def assemble(
             *batches,
             budget=budget_gate,
             tasks=tasks,
-            in_flight=executor.in_flight,
+            in_flight=executor.calls.jobs,
             leave=options.leave,
             cancels=options.cancel_batches,
         )

@@ -539,7 +539,7 @@ class Session:
                 await self._observer_end.wait()
             from evaljournal.runner.workers.streams import print_error  # noqa: PLC0415  # few runs need it
 
-            print_error(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive_calls))}")
+            print_error(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.calls.unresponsive))}")
             if outcome.stop_reason and self.options.on_unresponsive is None:
                 print_error(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}")
             self.on_unresponsive(outcome)

@@ -28,4 +28,4 @@ class TrialBudgetLayer(Layer):
     def _check_in_flight(self, trial: str) -> None:
         """Cancel the attempt in flight of a trial when a note or a step has used up its budget."""
         if self._state.is_over_budget(trial):
-            self._executor.exceed_limit(trial)
+            self._executor.calls.exceed_limit(trial)
