@@ -4,7 +4,7 @@
 earlier sessions, then the lanes in the order in which they were opened. In a lane, scorer calls come before attempts, so
 that outputs do not accumulate. A lane asks, in this order: how far its gates reach into the queue; its policy, which knows
 how many may be in flight; then each gate. If one refuses, it names a time, for which a timer is set, or infinity: then it wakes
-the scheduler itself. Until that time nobody is woken for the lane; a consumer that is free anyway asks again.
+the scheduler itself. Until that time no consumer is woken for the lane; one that is free anyway asks again.
 
 **Consumers do not poll.** An event that makes a job ready or frees a place, or a timer, wakes one consumer; it wakes the next
 one if it finds a job. So a wake-up costs nothing if there is nothing to do, and none is lost: what changes what a gate or a
@@ -44,7 +44,7 @@ class Consumers:
         """Whether a consumer may take another job."""
         self.is_looking = False
         """Whether a consumer was woken and has not run yet; it wakes the next one if it finds a job. Meanwhile, a consumer
-        whose calls never wait takes one job after the other and wakes nobody."""
+        whose calls never wait takes one job after the other and wakes no other."""
         self.parked = 0
         """Consumers that wait for a job, without those that were woken."""
         self._parking_lot = trio.lowlevel.ParkingLot()
@@ -149,10 +149,12 @@ class Scheduler:
             self.recorder.record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
         for gate in self.gates:
             gate.completed(work)
-        self.release()
+        self._unfinished_trials -= 1
+        if not self._unfinished_trials:
+            self.end_if_done()
 
     def release(self) -> None:
-        """Count a trial that is done or is left for another session."""
+        """Count a trial that has failed or is left for another session."""
         self._unfinished_trials -= 1
         if not self._unfinished_trials:
             self.end_if_done()
