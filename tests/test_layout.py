@@ -34,8 +34,8 @@ ORDER: Final = (
     "runner.scorers",
     "runner.workers",
     "runner.concurrency",
-    "runner.definition",
     "runner.engine",
+    "runner.definition",
     "runner.gates",
     "runner.runs",
     "runner.sessions",
@@ -220,11 +220,11 @@ def test_no_public_name_is_a_submodule(package: ModuleType) -> None:
 
 
 LIMITS: Final = {
-    "journal": (12, 7, 31),
+    "journal": (11, 6, 31),
     "replay": (15, 8, 58),
-    "runner.cli": (12, 5, 22),
-    "runner": (18, 10, 96),
-    "runner.engine": (22, 8, 63),
+    "runner.cli": (11, 5, 22),
+    "runner": (18, 9, 93),
+    "runner.engine": (11, 7, 33),
 }
 """Package → maxima: modules and packages directly inside, the longest chain of imports among them, imports between them."""
 

@@ -25,14 +25,13 @@ from evaljournal.journal.errors import SegmentLost
 from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.journal.threads import InThread
 from evaljournal.runner.calls import Task
-from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, LimitExceeded, TimedOut
 from evaljournal.runner.engine.jobs import Job, ScorerCall, TrialWork
 from evaljournal.runner.engine.layers import Layer, Layers, surround
 from evaljournal.runner.engine.recorder import Clock, LateRecorder, Recorder, RunLoop, Shutdown, Timer
-from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.scheduler import KernelSettings, Scheduler
 from evaljournal.runner.engine.scoring import Scoring
 from evaljournal.runner.scorers.scorer import OpenScorer
 
@@ -107,7 +106,7 @@ class TrialExecutor:
     def __init__(
         self,
         recorder: Recorder,
-        settings: Settings,
+        settings: KernelSettings,
         tasks: Mapping[str, Task],
         scorers: Sequence[OpenScorer],
         *,

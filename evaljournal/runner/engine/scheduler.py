@@ -17,7 +17,7 @@ outputs may still be scored in the grace period.
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -26,13 +26,47 @@ from evaljournal.journal.events import AttemptSucceeded, IntakePaused, TrialComp
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.runner.concurrency.policy import Change
-from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.queues import Queues, ReadAhead
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Shutdown, Timer
+from evaljournal.runner.retries.retry import Retry
 
 TICK: Final = 2e-6
 """Seconds added to the time at which a policy asks to be called, because times are rounded to the microsecond."""
+
+
+class KernelSettings(Protocol):
+    """The settings of a session that the kernel reads; all others belong to what is attached to it."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds for one attempt."""
+        ...
+
+    @property
+    def retry(self) -> Retry:
+        """Which failures are retried, how often and after which delays."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the random part of delays."""
+        ...
+
+    @property
+    def write_ahead(self) -> bool:
+        """Whether a start must be on disk before its call."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds after which the session stops."""
+        ...
+
+    @property
+    def grace(self) -> float:
+        """Seconds that calls in flight get when the session is stopped."""
+        ...
 
 
 class Consumers:
@@ -85,7 +119,7 @@ class Scheduler:
     def __init__(
         self,
         recorder: Recorder,
-        settings: Settings,
+        settings: KernelSettings,
         shutdown: Shutdown,
         *,
         loop: RunLoop,

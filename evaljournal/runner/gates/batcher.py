@@ -36,6 +36,7 @@ from evaljournal.runner.calls.call_size import text_bytes
 from evaljournal.runner.calls.http.batch_line import BatchLine, Unsent, set_line
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.gates.batch_targets import PREFIX, BatchTarget, BatchTargets, is_same_account
@@ -115,6 +116,7 @@ class Batcher:
         targets: BatchTargets,
         open_batches: Mapping[int, BatchApi],
         *,
+        settings: Settings,
         budget: BudgetGate | None,
         tasks: Mapping[str, Task],
         in_flight: Collection[object],
@@ -138,7 +140,7 @@ class Batcher:
         self._targets = targets
         self._leave = leave
         self._cancels = cancels
-        self._settings = scheduler.settings
+        self._settings = settings
         recorder = scheduler.recorder
         self._journal = recorder.journal
         self._state = recorder.state

@@ -132,6 +132,7 @@ def assemble(
             scheduler,
             batch_gate,
             *batches,
+            settings=settings,
             budget=budget_gate,
             tasks=tasks,
             in_flight=executor.calls.jobs,
