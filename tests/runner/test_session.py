@@ -90,6 +90,19 @@ async def test_a_failure_is_retried_after_a_delay(disk: SimulatedDisk) -> None:
     assert (1, 1, 3) == (outcome.state.completed, outcome.state.totals.recovered, outcome.state.totals.attempts)
 
 
+async def test_a_call_that_takes_no_time(disk: SimulatedDisk) -> None:
+    """The recorded time of a start may be rounded up by half a microsecond; a call that ends before it took 0 s, not less."""
+
+    async def task(value: float) -> None:
+        await trio.sleep(value)
+        raise ValueError("no")
+
+    cases = [Case(name=str(number), input=seconds) for number, seconds in enumerate((0.1234565, 0.0))]
+    await run_virtual(define(task, cases, slots=1, retry=Retry(errors=0)), disk)
+
+    assert 0.0 == events(disk, AttemptFailed)[-1].elapsed
+
+
 async def test_other_trials_proceed_during_a_backoff(disk: SimulatedDisk) -> None:
     """A trial that waits holds no slot: with one slot, the others are done before the retry."""
     task = Scripted({"a": [Fail(ConnectionError("no")), Return(1)], "b": [Return(2)], "c": [Return(3)]})

@@ -159,7 +159,9 @@ class Attempts:
         trial, number = work.trial, work.state.attempts
         clock, elapsed = self._recorder.clock, 0.0
         if work.lane.is_live:
-            elapsed = round(clock.monotonic() - clock.start - work.started_at, 6)
+            elapsed = max(
+                round(clock.monotonic() - clock.start - work.started_at, 6), 0.0
+            )  # As `Clock.elapsed`, without a call.
             heapq.heappush(self._free_slots, work.slot)
         self._scheduler.end_call(work, is_answered=isinstance(outcome, Returned))
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)

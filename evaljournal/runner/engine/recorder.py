@@ -71,8 +71,8 @@ class Clock:
         """Returns the seconds since the session started."""
 
     def elapsed(self, since: float) -> float:
-        """Return the seconds since a time of this clock, rounded to the microsecond."""
-        return round(self.monotonic() - self.start - since, 6)
+        """Return the seconds since a time of this clock, rounded to the microsecond; not below 0: `since` may be rounded up."""
+        return max(round(self.monotonic() - self.start - since, 6), 0.0)
 
 
 class Timer:
