@@ -129,6 +129,22 @@ def test_a_handle_is_passed_to_the_teardown() -> None:
     assert 0 == len(fold(read(RUN)).set_ups.open)
 
 
+def test_a_fork_does_not_tear_down_set_ups_of_its_source() -> None:
+    """The source may be running, so its sandboxes stay, and the fork counts none; the source itself still does."""
+    kill(0.4)
+    assert wait_until(lambda: bool(os.listdir("sandboxes")))
+    fork, before = RUN.with_name("fork"), sorted(os.listdir("sandboxes"))
+    set_ups = fold(read(RUN)).set_ups.open
+
+    assert set_ups
+    assert 0 == run_process("fork", RUN, "-o", fork)[0]
+    assert "never torn down" not in run_process("status", fork)[1]
+    assert 0 == run_process("clean", fork)[0]
+    assert before == sorted(os.listdir("sandboxes"))
+    assert set_ups == fold(read(RUN)).set_ups.open
+    assert 0 == run_process("verify", fork)[0]
+
+
 def test_a_foreign_run_is_not_cleaned() -> None:
     """Nothing that the journal of another user names is executed or removed, not even with --task."""
     kill(0.4)
