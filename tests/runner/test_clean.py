@@ -1,5 +1,6 @@
 """After a kill, `resume` or `clean` ends programs, tears down set-ups and removes workspaces, but only of one's own runs."""
 
+import itertools
 import os
 import random
 import shutil
@@ -20,11 +21,13 @@ RUN = Path("runs/fix/0001")
 EVALUATION = """
 import shutil, time
 from pathlib import Path
-from evaljournal import Command, evaluation
+from evaljournal import Command, evaluation, scorers
 
 fix = evaluation(cases=[{"id": str(n), "input": n} for n in range(6)], name="fix", workspace="repo", slots=3, timeout=60)(
     Command("echo x > new; (setsid sleep 50 > /dev/null 2>&1 &) ; sleep 0.2; cat", shell=True)
 )
+
+fix.score(name="check")(scorers.command("sh -c '(setsid sleep 50 > /dev/null 2>&1 &) ; sleep 0.1'"))
 
 @fix.setup
 def sandbox(trial):
@@ -69,19 +72,21 @@ def remaining() -> tuple[list[str], list[str], list[int]]:
     return sorted(os.listdir("sandboxes")), workspaces, programs
 
 
-def kill(after: float) -> None:
-    """Start the run, and kill it some seconds after its first record."""
+def kill(after: float) -> bool:
+    """Start the run, and kill it some seconds after its first record; return whether it had not ended."""
     with process("run", "fix.py") as started:
         assert wait_until((RUN / "journal-000001.jsonl").exists)
         time.sleep(after)
+        is_running = started.poll() is None
         started.send_signal(signal.SIGKILL)
         started.communicate()
+    return is_running
 
 
-def kill_and_clean(seed: int) -> None:
-    """Kill the run at a random time; clean or resume it, and check that nothing remains."""
+def kill_and_clean(seed: int) -> bool:
+    """Kill the run at a random time; clean or resume it, check that nothing remains, and return whether it was running."""
     random_numbers = random.Random(seed)  # reproducible
-    kill(random_numbers.uniform(0.0, 2.0))
+    is_killed = kill(random_numbers.uniform(0.0, 1.5))
     if random_numbers.random() < 0.5:
         code, _, err = run_process("clean", RUN)
         state = fold(read(RUN))
@@ -95,6 +100,7 @@ def kill_and_clean(seed: int) -> None:
     assert 0 == code, err
     assert ([], [], []) == remaining()
     assert run_process("verify", RUN)[0] == 0
+    return is_killed
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -106,8 +112,9 @@ def test_nothing_remains_after_a_kill(seed: int) -> None:
 @pytest.mark.exhaustive
 def test_nothing_remains_after_a_hundred_kills() -> None:
     """A hundred kills during set-up, attempt and teardown leave nothing after `resume` or `clean`."""
-    for seed in range(100):
-        kill_and_clean(seed)
+    seeds, kills = itertools.count(), 0
+    while kills < 100:
+        kills += kill_and_clean(next(seeds))
         for directory in ("runs", "cache"):
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -17,6 +17,7 @@ from evaljournal.replay.state.workspaces import CHANGES
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.workspaces import HOMES, runs_directory, trees
 from evaljournal.runner.calls.workspaces.changes import MAX_LISTED, hunks
+from evaljournal.runner.sessions import workspaces
 from tests.processes import is_alive
 from tests.runs import define_real, events, outputs, run_real
 
@@ -289,6 +290,40 @@ def test_hostile_contents(path: Path, repo: Path) -> None:
     assert "\ufffd\ufffd" in value["diff"] or "\ufffd\ufffd" in files or value["unlisted_files"]
     assert any("nested too deeply" in problem for problem in value["problems"])
     assert [] == left_behind()
+
+
+@pytest.mark.parametrize("place", ["../../..", "../.."])
+def test_links_in_place_of_our_directories(path: Path, repo: Path, tmp_path: Path, place: str) -> None:
+    """If an agent replaces the directory of the run, or of its attempts, by a link, nothing that it points to is removed."""
+    for name in ("outside/a", "outside/attempts/b"):
+        (tmp_path / name).mkdir(parents=True)
+    run_script(path, repo, f'cd {place}; d="$PWD"; mv "$d" "$d-moved"; ln -s {tmp_path}/outside "$d"; echo done')
+
+    assert ["done"] == outputs(path)
+    assert [["attempts", "a"], ["b"]] == [os.listdir(tmp_path / "outside"), os.listdir(tmp_path / "outside/attempts")]
+
+
+def test_a_workspace_that_cannot_be_removed(
+    path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The output is kept, the run goes on, and the workspace is named: a container can make files of another user."""
+    monkeypatch.setattr(workspaces, "remove_tree", lambda _: False)
+    run_script(path, repo, "cat", cases=[Case(name=name, input=name) for name in "ab"], slots=1)
+
+    assert ['"a"', '"b"'] == outputs(path)
+    assert "2 workspaces could not be removed, such as " in capfd.readouterr().err
+    assert 2 == len([name for name in left_behind() if "/attempts/" in name])
+
+
+def test_a_name_cannot_forge_a_diff(path: Path, repo: Path) -> None:
+    """A name with a line break, or with another control character, is quoted in the diff; the list has it as it is."""
+    run_script(path, repo, "echo x > \"$(printf 'n\\n+++ b')\"; echo x > \"$(printf 'r\\033[31m')\"")
+    (value,) = changes(path)
+
+    assert ["n\n+++ b", "r\x1b[31m"] == [file["path"] for file in value["files"]]
+    assert ['+++ b/"n\\n+++ b"', '+++ b/"r\\u001b[31m"'] == [
+        line for line in value["diff"].splitlines() if line.startswith("+++")
+    ]
 
 
 def test_programs_that_leave_the_group_are_ended(path: Path, repo: Path) -> None:

@@ -3,6 +3,7 @@
 A new score of a scorer replaces its earlier one; the earlier records stay in the journal.
 """
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -193,6 +194,16 @@ class Cleaning(Rescoring):
     """A session that only ends the programs, tears down the set-ups and removes the workspaces of earlier sessions."""
 
     removed_workspaces = 0
+    remaining_workspaces: Sequence[Path] = ()
+    """Those that could not be removed."""
+
+    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path) -> None:
+        unscored = copy.copy(evaluation)
+        unscored.scorers = {}  # None is called, so none is opened: a judge would need its key.
+        super().__init__(unscored, path)
+
+    def _batches(self, plan: Plan, state: RunState) -> None:  # noqa: ARG002
+        """Return None: open batches are left to `resume`."""
 
     def _plan(self, state: RunState) -> Plan:
         if state.started is None:
@@ -210,7 +221,7 @@ class Cleaning(Rescoring):
             from evaljournal.runner.sessions.workspaces import remove_leftovers  # noqa: PLC0415  # few runs need it
 
             keep = state.settings.get("keep", "failing")
-            self.removed_workspaces = await self.options.in_thread(
+            self.removed_workspaces, self.remaining_workspaces = await self.options.in_thread(
                 lambda: remove_leftovers(recorder.journal.run, state.trials, keep)
             )
 

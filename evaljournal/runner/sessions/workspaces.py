@@ -24,6 +24,7 @@ import trio
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workspaces import CHANGES
+from evaljournal.replay.text import plural
 from evaljournal.runner.calls import OnLateResult, Task
 from evaljournal.runner.calls.command import CommandFailed
 from evaljournal.runner.calls.notes import note_sink, start_phase
@@ -38,6 +39,7 @@ from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
+from evaljournal.runner.workers.streams import print_error
 
 _NO_LOGIN: Final = re.compile(
     r"(?i)/login|not logged in|log ?in (?:first|again|required)|(?:please|must|need to) (?:log|sign) ?in|invalid api key"
@@ -62,25 +64,31 @@ def is_needed(trial: TrialState | None, keep: Keep) -> bool:
             return False
 
 
-def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> int:
-    """Remove every workspace of a run that is not needed, and the original if none is left; return how many were removed.
+def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> tuple[int, list[Path]]:
+    """Remove every workspace of a run that is not needed, and the original if none is left.
 
-    Call it while no attempt is in flight.
+    Returns how many were removed, and those that could not be. Call it while no attempt is in flight.
     """
     directory = directory_of(run)
+    _remove_links(directory)
     if not directory.is_dir():
-        return 0
+        return 0, []
     needed = {name_of(name, trial.attempts) for name, trial in trials.items() if is_needed(trial, keep)}
-    attempts, removed = directory / "attempts", 0
+    attempts = directory / "attempts"
     names = os.listdir(attempts) if attempts.is_dir() else []
-    for name in names:
-        if name not in needed:
-            remove_tree(attempts / name)
-            removed += 1
+    unneeded = [attempts / name for name in names if name not in needed]
+    remaining = [path for path in unneeded if not remove_tree(path)]
     remove_tree(directory / "scoring")
     if needed.isdisjoint(names):
         remove_tree(directory)
-    return removed
+    return len(unneeded) - len(remaining), remaining
+
+
+def _remove_links(directory: Path) -> None:
+    """Remove links that a program has put in place of our directories: we would remove what they point to."""
+    for path in (directory, directory / "attempts"):
+        if path.is_symlink():
+            path.unlink()
 
 
 class Workspaces:
@@ -110,6 +118,7 @@ class Workspaces:
         return workspace, original, places
 
     def _make(self, work: TrialWork, workspace: Workspace, variant_files: Mapping[str, bytes]) -> tuple[Original, Places]:
+        _remove_links(self._directory)
         for old in attempts_of(self._directory, work.trial):
             remove_tree(old)
         places, original = self._original.copy(workspace.path), self._original
@@ -158,7 +167,9 @@ async def open_workspaces(
         yield Workspaces(run, original, settings, in_thread)
     finally:
         with trio.CancelScope(shield=True):
-            await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+            _, remaining = await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+            if remaining:
+                print_error(f"{plural(len(remaining), 'workspace')} could not be removed, such as {remaining[0]}")
 
 
 class WorkspaceLayer(PhasesLayer):

@@ -45,4 +45,7 @@ def clean(run: Path, reference: str | None) -> None:
     echo(f"{run}: {plural(before - remaining, 'set-up')} torn down, {removed} removed", err=True)
     if remaining:
         echo(f"{plural(remaining, 'set-up')} could not be torn down; `evaljournal show TRIAL` has the error", err=True)
+    if left := cleaning.remaining_workspaces:
+        echo(f"{plural(len(left), 'workspace')} could not be removed, such as {left[0]}", err=True)
+    if remaining or left:
         raise click.exceptions.Exit(1)
