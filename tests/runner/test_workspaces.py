@@ -19,6 +19,7 @@ from evaljournal.runner.calls.workspaces import HOMES, runs_directory, trees
 from evaljournal.runner.calls.workspaces.changes import MAX_LISTED, hunks
 from evaljournal.runner.sessions import workspaces
 from tests.processes import is_alive
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, outputs, run_real
 
 
@@ -324,6 +325,19 @@ def test_a_name_cannot_forge_a_diff(path: Path, repo: Path) -> None:
     assert ['+++ b/"n\\n+++ b"', '+++ b/"r\\u001b[31m"'] == [
         line for line in value["diff"].splitlines() if line.startswith("+++")
     ]
+
+
+def test_show_has_the_changes(path: Path, repo: Path) -> None:
+    """`show` prints the changed files and the diff, without control characters; nothing if there are none."""
+    run_script(path, repo, "cat > in; echo c > b.txt; echo x > \"$(printf 'n\\n\\033[31m')\"")
+    run_script(path.with_name("same"), repo, "cat")
+    lines = evaljournal("show", path, "lima").output.splitlines()
+
+    index = lines.index("changes   modified b.txt")
+    assert ["added in", "added n\\n\\x1b[31m"] == [line.strip() for line in lines[index + 1 : index + 3]]
+    assert "diff      --- a/b.txt" == lines[index + 3]
+    assert "          -b" in lines
+    assert "changes" not in evaljournal("show", path.with_name("same"), "lima").output
 
 
 def test_programs_that_leave_the_group_are_ended(path: Path, repo: Path) -> None:
