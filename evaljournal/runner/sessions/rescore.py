@@ -202,7 +202,7 @@ class Cleaning(Rescoring):
         unscored.scorers = {}  # None is called, so none is opened: a judge would need its key.
         super().__init__(unscored, path)
 
-    def _batches(self, plan: Plan, state: RunState) -> None:  # noqa: ARG002
+    def _batches(self, plan: Plan, state: RunState) -> None:
         """Return None: open batches are left to `resume`."""
 
     def _plan(self, state: RunState) -> Plan:
