@@ -152,6 +152,15 @@ def test_a_fork_does_not_tear_down_set_ups_of_its_source() -> None:
     assert 0 == run_process("verify", fork)[0]
 
 
+def test_kept_workspaces_are_removed_on_demand() -> None:
+    """`clean` leaves the workspaces that a finished run keeps, and `clean --kept` removes them."""
+    assert 0 == run_process("run", "fix.py", "-s", "keep=all")[0]
+    assert "0 workspaces removed" in run_process("clean", RUN)[2]
+    assert 6 == len([path for path in remaining()[1] if "/attempts/" in path])
+    assert "6 workspaces removed" in run_process("clean", RUN, "--kept")[2]
+    assert ([], [], []) == remaining()
+
+
 def test_a_foreign_run_is_not_cleaned() -> None:
     """Nothing that the journal of another user names is executed or removed, not even with --task."""
     kill(0.4)

@@ -197,10 +197,12 @@ class Cleaning(Rescoring):
     remaining_workspaces: Sequence[Path] = ()
     """Those that could not be removed."""
 
-    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path) -> None:
+    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, *, removes_kept: bool) -> None:
+        """With `removes_kept`, also remove the workspaces that the settings keep."""
         unscored = copy.copy(evaluation)
         unscored.scorers = {}  # None is called, so none is opened: a judge would need its key.
         super().__init__(unscored, path)
+        self._removes_kept = removes_kept
 
     def _batches(self, plan: Plan, state: RunState) -> None:
         """Return None: open batches are left to `resume`."""
@@ -220,7 +222,7 @@ class Cleaning(Rescoring):
         if state.settings.get("workspace"):
             from evaljournal.runner.sessions.workspaces import remove_leftovers  # noqa: PLC0415  # few runs need it
 
-            keep = state.settings.get("keep", "failing")
+            keep = "none" if self._removes_kept else state.settings.get("keep", "failing")
             self.removed_workspaces, self.remaining_workspaces = await self.options.in_thread(
                 lambda: remove_leftovers(recorder.journal.run, state.trials, keep)
             )
