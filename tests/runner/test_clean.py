@@ -162,16 +162,21 @@ def test_kept_workspaces_are_removed_on_demand() -> None:
 
 
 def test_a_foreign_run_is_not_cleaned() -> None:
-    """Nothing that the journal of another user names is executed or removed, not even with --task."""
+    """Nothing that the journal of another user names is executed, ended or removed, not even with --task or --trust."""
     kill(0.4)
-    before, set_ups = remaining()[:2], fold(read(RUN)).set_ups.open
+    assert wait_until(lambda: bool(remaining()[2]))
+    before, programs, set_ups = remaining()[:2], set(remaining()[2]), fold(read(RUN)).set_ups.open
     shutil.rmtree(state_directory())
     cleaned = run_process("clean", RUN, "--task", "fix.py:fix")
     after = remaining()[:2]
     resumed = run_process("resume", RUN, "--trust")
+    remaining_programs = set(remaining()[2])
+    for program in remaining_programs:
+        os.kill(program, signal.SIGKILL)
 
     assert 2 == cleaned[0]
     assert "another user or machine" in cleaned[2]
     assert before == after
+    assert programs & remaining_programs
     assert 0 == resumed[0]
     assert set_ups == fold(read(RUN)).set_ups.open

@@ -486,15 +486,19 @@ class Session:
     async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:
         """End the programs of earlier sessions, and tear down their set-ups."""
         state, hooks, options = recorder.state, plan.evaluation.hooks, self.options
-        if any(getattr(task, "starts_processes", False) for task in plan.evaluation.tasks.values()):
-            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # few runs need it
+        has_programs = any(getattr(task, "starts_processes", False) for task in plan.evaluation.tasks.values())
+        has_set_ups = "teardown" in hooks and bool(state.set_ups.open or state.set_ups.died)
+        if not has_programs and not has_set_ups:
+            return
+        from evaljournal.runner.sessions.set_ups import PastSetUps, is_own  # noqa: PLC0415  # few runs need it
+
+        if self._environment.lists_runs and not await options.in_thread(partial(is_own, self.path)):
+            return  # The user may trust the code, but the name of the run and the handles are those of another user.
+        if has_programs:
+            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # the same
 
             await options.in_thread(partial(end_programs, RUN, recorder.journal.run))
-        if "teardown" in hooks and (state.set_ups.open or state.set_ups.died):
-            from evaljournal.runner.sessions.set_ups import PastSetUps, is_own  # noqa: PLC0415  # few runs need it
-
-            if self._environment.lists_runs and not await options.in_thread(partial(is_own, self.path)):
-                return  # The user may trust the code, but the handles are those of another user.
+        if has_set_ups:
             opener = TaskOpener(stack, recorder.journal.run, grace=plan.settings.grace, in_thread=options.in_thread)
             teardown = await opener.teardown(hooks, plan.settings.loop)
             past = PastSetUps(recorder, hooks, teardown, options.in_thread, timeout=plan.settings.timeout)
