@@ -217,11 +217,13 @@ class Cleaning(Rescoring):
         return iter(())
 
     async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:
-        await super()._clean(stack, plan, recorder)
-        state = recorder.state
-        if state.settings.get("workspace"):
-            from evaljournal.runner.sessions.workspaces import remove_leftovers  # noqa: PLC0415  # few runs need it
+        state, has_workspaces = recorder.state, bool(recorder.state.settings.get("workspace"))
+        if has_workspaces:
+            from evaljournal.runner.sessions.workspaces import lock_workspaces, remove_leftovers  # noqa: PLC0415  # few runs need it
 
+            stack.enter_context(lock_workspaces(recorder.journal.run))
+        await super()._clean(stack, plan, recorder)
+        if has_workspaces:
             keep = "none" if self._removes_kept else state.settings.get("keep", "failing")
             self.removed_workspaces, self.remaining_workspaces = await self.options.in_thread(
                 lambda: remove_leftovers(recorder.journal.run, state.trials, keep)

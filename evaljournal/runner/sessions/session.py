@@ -352,12 +352,18 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, layers, scorers = await self._open_tasks(stack, plan, recorder, workers)
+            if plan.workspace is not None:
+                from evaljournal.runner.calls.workspaces.variant_files import files_of  # noqa: PLC0415  # few runs need it
+                from evaljournal.runner.sessions.workspaces import (  # noqa: PLC0415  # the same
+                    WorkspaceLayer,
+                    lock_workspaces,
+                    open_workspaces,
+                )
+
+                stack.enter_context(lock_workspaces(journal.run))
             if self.options.resume:
                 await self._clean(stack, plan, recorder)
             if plan.workspace is not None:
-                from evaljournal.runner.calls.workspaces.variant_files import files_of  # noqa: PLC0415  # few runs need it
-                from evaljournal.runner.sessions.workspaces import WorkspaceLayer, open_workspaces  # noqa: PLC0415  # the same
-
                 opening = open_workspaces(journal.run, plan.workspace, plan.settings, state.trials, self.options.in_thread)
                 workspaces, files = await stack.enter_async_context(opening), files_of(plan.evaluation.tasks)
                 layers.append(WorkspaceLayer(workspaces, plan.settings.timeout, files))

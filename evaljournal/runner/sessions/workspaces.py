@@ -13,14 +13,17 @@ Nothing is removed outside this directory, whatever a journal says.
 
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 import trio
 
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.lock import Lock
+from evaljournal.journal.errors import JournalLocked
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workspaces import CHANGES
@@ -36,6 +39,7 @@ from evaljournal.runner.calls.workspaces.programs import WORKSPACE, end_programs
 from evaljournal.runner.calls.workspaces.trees import Places, remove_tree, write_file
 from evaljournal.runner.definition.settings import Keep, Settings
 from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.errors import UsageError
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
@@ -46,6 +50,8 @@ _NO_LOGIN: Final = re.compile(
     r"|set an auth method|authentication (?:required|failed)|no api key|missing api key|401 unauthorized"
 )
 _LABEL: Final = "workspace"
+_LOCK: Final = "LOCK"
+"""Name of the file that `Lock` makes."""
 
 
 def is_needed(trial: TrialState | None, keep: Keep) -> bool:
@@ -67,7 +73,7 @@ def is_needed(trial: TrialState | None, keep: Keep) -> bool:
 def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> tuple[int, list[Path]]:
     """Remove every workspace of a run that is not needed, and the original if none is left.
 
-    Returns how many were removed, and those that could not be. Call it while no attempt is in flight.
+    Returns how many were removed, and those that could not be. Call it while no attempt is in flight, and with the lock.
     """
     directory = directory_of(run)
     _remove_links(directory)
@@ -78,10 +84,30 @@ def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> 
     names = os.listdir(attempts) if attempts.is_dir() else []
     unneeded = [attempts / name for name in names if name not in needed]
     remaining = [path for path in unneeded if not remove_tree(path)]
-    remove_tree(directory / "scoring")
-    if needed.isdisjoint(names):
-        remove_tree(directory)
+    keeps_original = not needed.isdisjoint(names)
+    for name in set(os.listdir(directory)) - {_LOCK, *(("attempts", "original") if keeps_original else ())}:
+        remove_tree(directory / name)
     return len(unneeded) - len(remaining), remaining
+
+
+@contextmanager
+def lock_workspaces(run: str) -> Generator[None]:
+    """Keep other sessions away from the workspaces of a run: a copy of its directory has the same id."""
+    directory = directory_of(run)
+    _remove_links(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = Lock(directory, DISK)
+    except JournalLocked as exc:
+        hint = "wait for its end, or continue a fork: evaljournal fork"
+        raise UsageError("a copy of this run is in progress, and uses its workspaces", hint=hint) from exc
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # An agent may have removed it.
+            if os.listdir(directory) == [_LOCK]:
+                remove_tree(directory)
+        lock.release()
 
 
 def _remove_links(directory: Path) -> None:
