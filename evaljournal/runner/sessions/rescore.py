@@ -22,7 +22,7 @@ from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import check_name
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
-from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.settings import Keep, Settings
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
@@ -224,7 +224,7 @@ class Cleaning(Rescoring):
             stack.enter_context(lock_workspaces(recorder.journal.run))
         await super()._clean(stack, plan, recorder)
         if has_workspaces:
-            keep = "none" if self._removes_kept else state.settings.get("keep", "failing")
+            keep: Keep = "none" if self._removes_kept else state.settings.get("keep", "failing")
             self.removed_workspaces, self.remaining_workspaces = await self.options.in_thread(
                 lambda: remove_leftovers(recorder.journal.run, state.trials, keep)
             )
