@@ -39,7 +39,8 @@ def test_what_an_agent_reports_is_recorded(path: Path) -> None:
     first, *_ = events(path, StepCompleted)
 
     assert ["done"] == outputs(path)
-    names = [("python", "model"), ("execute", "tool"), ("plan", "other"), ("python", "model")]
+    python = Path(sys.executable).name
+    names = [(python, "model"), ("execute", "tool"), ("plan", "other"), (python, "model")]
     assert names == [(name, kind) for name, kind, _ in steps(path)]
     assert "I will look" == steps(path)[0][2]["content"][0]["text"]
     assert "hi\n" == steps(path)[1][2]["content"][0]["content"]["text"]
@@ -150,6 +151,16 @@ def test_unknown_lines_and_methods(path: Path) -> None:
     evaluate(path, "raw npm warn: old", "raw", "call terminal/create", "call fs/read_text_file", "say done")
 
     assert 2 == outputs(path)[0].count("is not offered")
+
+
+def test_a_value_that_is_nested_too_deeply(path: Path) -> None:
+    """It is replaced in its step, and the attempt goes on."""
+    call = {"sessionUpdate": "tool_call", "toolCallId": "deep", "kind": "read", "status": "completed", "rawOutput": "HERE"}
+    message = json.dumps({"jsonrpc": "2.0", "method": "session/update", "params": {"update": call}})
+    evaluate(path, "raw " + message.replace('"HERE"', "[" * 900 + "]" * 900), "say done")
+
+    assert ["done"] == outputs(path)
+    assert ["(nested too deeply)"] == [output for name, _, output in steps(path) if name == "read"]
 
 
 def test_files_of_the_workspace(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """After a kill, `resume` or `clean` ends programs, tears down set-ups and removes workspaces, but only of one's own runs."""
 
+import itertools
 import os
 import random
 import shutil
@@ -20,11 +21,13 @@ RUN = Path("runs/fix/0001")
 EVALUATION = """
 import shutil, time
 from pathlib import Path
-from evaljournal import Command, evaluation
+from evaljournal import Command, evaluation, scorers
 
 fix = evaluation(cases=[{"id": str(n), "input": n} for n in range(6)], name="fix", workspace="repo", slots=3, timeout=60)(
-    Command("echo x > new; (setsid sleep 50 > /dev/null 2>&1 &) ; sleep 0.2; cat", shell=True)
+    Command("echo x > new; (setsid sleep 50 > /dev/null 2>&1 &) ; sleep WORK; cat", shell=True)
 )
+
+fix.score(name="check")(scorers.command("sh -c '(setsid sleep 50 > /dev/null 2>&1 &) ; sleep 0.1'"))
 
 @fix.setup
 def sandbox(trial):
@@ -50,9 +53,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_evaluation("trial", 'f"sandboxes/{trial}"')
 
 
-def write_evaluation(parameter: str, box: str) -> None:
-    """Write the evaluation."""
-    Path("fix.py").write_text(EVALUATION.replace("PARAMETER", parameter).replace("BOX", box))
+def write_evaluation(parameter: str, box: str, work: float = 0.2) -> None:
+    """Write the evaluation, whose task works for some seconds."""
+    Path("fix.py").write_text(EVALUATION.replace("PARAMETER", parameter).replace("BOX", box).replace("WORK", str(work)))
 
 
 def remaining() -> tuple[list[str], list[str], list[int]]:
@@ -69,19 +72,21 @@ def remaining() -> tuple[list[str], list[str], list[int]]:
     return sorted(os.listdir("sandboxes")), workspaces, programs
 
 
-def kill(after: float) -> None:
-    """Start the run, and kill it some seconds after its first record."""
+def kill(after: float) -> bool:
+    """Start the run, and kill it some seconds after its first record; return whether it had not ended."""
     with process("run", "fix.py") as started:
         assert wait_until((RUN / "journal-000001.jsonl").exists)
         time.sleep(after)
+        is_running = started.poll() is None
         started.send_signal(signal.SIGKILL)
         started.communicate()
+    return is_running
 
 
-def kill_and_clean(seed: int) -> None:
-    """Kill the run at a random time; clean or resume it, and check that nothing remains."""
+def kill_and_clean(seed: int) -> bool:
+    """Kill the run at a random time; clean or resume it, check that nothing remains, and return whether it was running."""
     random_numbers = random.Random(seed)  # reproducible
-    kill(random_numbers.uniform(0.0, 2.0))
+    is_killed = kill(random_numbers.uniform(0.0, 1.5))
     if random_numbers.random() < 0.5:
         code, _, err = run_process("clean", RUN)
         state = fold(read(RUN))
@@ -95,6 +100,7 @@ def kill_and_clean(seed: int) -> None:
     assert 0 == code, err
     assert ([], [], []) == remaining()
     assert run_process("verify", RUN)[0] == 0
+    return is_killed
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -106,8 +112,9 @@ def test_nothing_remains_after_a_kill(seed: int) -> None:
 @pytest.mark.exhaustive
 def test_nothing_remains_after_a_hundred_kills() -> None:
     """A hundred kills during set-up, attempt and teardown leave nothing after `resume` or `clean`."""
-    for seed in range(100):
-        kill_and_clean(seed)
+    seeds, kills = itertools.count(), 0
+    while kills < 100:
+        kills += kill_and_clean(next(seeds))
         for directory in ("runs", "cache"):
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -129,17 +136,65 @@ def test_a_handle_is_passed_to_the_teardown() -> None:
     assert 0 == len(fold(read(RUN)).set_ups.open)
 
 
-def test_a_foreign_run_is_not_cleaned() -> None:
-    """Nothing that the journal of another user names is executed or removed, not even with --task."""
+def test_a_fork_does_not_tear_down_set_ups_of_its_source() -> None:
+    """The source may be running, so its sandboxes stay, and the fork counts none; the source itself still does."""
     kill(0.4)
-    before, set_ups = remaining()[:2], fold(read(RUN)).set_ups.open
+    assert wait_until(lambda: bool(os.listdir("sandboxes")))
+    fork, before = RUN.with_name("fork"), sorted(os.listdir("sandboxes"))
+    set_ups = fold(read(RUN)).set_ups.open
+
+    assert set_ups
+    assert 0 == run_process("fork", RUN, "-o", fork)[0]
+    assert "never torn down" not in run_process("status", fork)[1]
+    assert 0 == run_process("clean", fork)[0]
+    assert before == sorted(os.listdir("sandboxes"))
+    assert set_ups == fold(read(RUN)).set_ups.open
+    assert 0 == run_process("verify", fork)[0]
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_run_in_progress() -> None:
+    """It has the same id, so it may neither be resumed nor cleaned: that would end the programs of the run."""
+    duplicate = RUN.with_name("copy")
+    write_evaluation("sandbox", "sandbox", work=8.0)
+    with process("run", "fix.py", "-s", "keep=none") as started:
+        assert wait_until(lambda: bool(remaining()[2]))
+        shutil.copytree(RUN, duplicate)
+        (duplicate / "LOCK").unlink()
+        results = [run_process(command, duplicate) for command in ("resume", "clean")]
+        started.communicate()
+
+    for code, _, err in results:
+        assert (2, True) == (code, "a copy of this run is in progress, and uses its workspaces" in err)
+    assert 6 == fold(read(RUN)).completed
+    assert ([], [], []) == remaining()
+
+
+def test_kept_workspaces_are_removed_on_demand() -> None:
+    """`clean` leaves the workspaces that a finished run keeps, and `clean --kept` removes them."""
+    assert 0 == run_process("run", "fix.py", "-s", "keep=all")[0]
+    assert "0 workspaces removed" in run_process("clean", RUN)[2]
+    assert 6 == len([path for path in remaining()[1] if "/attempts/" in path])
+    assert "6 workspaces removed" in run_process("clean", RUN, "--kept")[2]
+    assert ([], [], []) == remaining()
+
+
+def test_a_foreign_run_is_not_cleaned() -> None:
+    """Nothing that the journal of another user names is executed, ended or removed, not even with --task or --trust."""
+    kill(0.4)
+    assert wait_until(lambda: bool(remaining()[2]))
+    before, programs, set_ups = remaining()[:2], set(remaining()[2]), fold(read(RUN)).set_ups.open
     shutil.rmtree(state_directory())
     cleaned = run_process("clean", RUN, "--task", "fix.py:fix")
     after = remaining()[:2]
     resumed = run_process("resume", RUN, "--trust")
+    remaining_programs = set(remaining()[2])
+    for program in remaining_programs:
+        os.kill(program, signal.SIGKILL)
 
     assert 2 == cleaned[0]
     assert "another user or machine" in cleaned[2]
     assert before == after
+    assert programs & remaining_programs
     assert 0 == resumed[0]
     assert set_ups == fold(read(RUN)).set_ups.open

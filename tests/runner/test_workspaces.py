@@ -1,11 +1,13 @@
 """Workspaces: each attempt has a fresh copy, its changes are recorded, and nothing outside is touched, and none remains."""
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from evaljournal.replay.state.workspaces import CHANGES
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.workspaces import HOMES, runs_directory, trees
 from evaljournal.runner.calls.workspaces.changes import MAX_LISTED, hunks
+from evaljournal.runner.calls.workspaces.original import Original, WorkspaceSource
+from evaljournal.runner.sessions import workspaces
 from tests.processes import is_alive
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, outputs, run_real
 
 
@@ -289,6 +294,98 @@ def test_hostile_contents(path: Path, repo: Path) -> None:
     assert "\ufffd\ufffd" in value["diff"] or "\ufffd\ufffd" in files or value["unlisted_files"]
     assert any("nested too deeply" in problem for problem in value["problems"])
     assert [] == left_behind()
+
+
+@pytest.mark.parametrize("place", ["../../..", "../.."])
+def test_links_in_place_of_our_directories(path: Path, repo: Path, tmp_path: Path, place: str) -> None:
+    """If an agent replaces the directory of the run, or of its attempts, by a link, nothing that it points to is removed."""
+    for name in ("outside/a", "outside/attempts/b"):
+        (tmp_path / name).mkdir(parents=True)
+    run_script(path, repo, f'cd {place}; d="$PWD"; mv "$d" "$d-moved"; ln -s {tmp_path}/outside "$d"; echo done')
+
+    assert ["done"] == outputs(path)
+    assert [["attempts", "a"], ["b"]] == [os.listdir(tmp_path / "outside"), os.listdir(tmp_path / "outside/attempts")]
+
+
+def test_a_workspace_that_cannot_be_removed(
+    path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The output is kept, the run goes on, and the workspace is named: a container can make files of another user."""
+    monkeypatch.setattr(workspaces, "remove_tree", lambda _: False)
+    run_script(path, repo, "cat", cases=[Case(name=name, input=name) for name in "ab"], slots=1)
+
+    assert ['"a"', '"b"'] == outputs(path)
+    assert "2 workspaces could not be removed, such as " in capfd.readouterr().err
+    assert 2 == len([name for name in left_behind() if "/attempts/" in name])
+
+
+def test_a_name_cannot_forge_a_diff(path: Path, repo: Path) -> None:
+    """A name with a line break, or with another control character, is quoted in the diff; the list has it as it is."""
+    run_script(path, repo, "echo x > \"$(printf 'n\\n+++ b')\"; echo x > \"$(printf 'r\\033[31m')\"")
+    (value,) = changes(path)
+
+    assert ["n\n+++ b", "r\x1b[31m"] == [file["path"] for file in value["files"]]
+    assert ['+++ b/"n\\n+++ b"', '+++ b/"r\\u001b[31m"'] == [
+        line for line in value["diff"].splitlines() if line.startswith("+++")
+    ]
+
+
+def test_keys_are_masked(path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that an agent writes into a file, or into its name, is neither in the diff nor in the list."""
+    key = f"sk-{'a1B2' * 10}"
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    run_script(path, repo, 'echo "key: $OPENAI_API_KEY" > a; echo x > "$OPENAI_API_KEY"')
+
+    assert key not in str(changes(path))
+    assert "+key: ***\n" in changes(path)[0]["diff"]
+
+
+def test_a_workspace_costs_little_more_than_a_copy(tmp_path: Path) -> None:
+    """CPU time to copy 1,000 files is bounded by that of `cp -r`; the exhaustive test has the figure."""
+    assert cost_ratio(tmp_path, rounds=3) <= 3.0
+
+
+@pytest.mark.exhaustive
+def test_a_workspace_costs_at_most_half_more_than_a_copy(tmp_path: Path) -> None:
+    """A workspace of 1,000 files costs at most 1.5 times the CPU time of `cp -r`."""
+    assert cost_ratio(tmp_path, rounds=15) <= 1.5
+
+
+def cost_ratio(directory: Path, rounds: int) -> float:
+    """Return the smallest CPU time of a copy of 1,000 files as a workspace, divided by that of `cp -r`."""
+    source = directory / "source"
+    for number in range(1_000):
+        (source / f"d{number % 40}").mkdir(parents=True, exist_ok=True)
+        (source / f"d{number % 40}" / f"{number}.py").write_text(f"line {number}\n" * 200)
+    original = Original.make(WorkspaceSource.read(source, dirty=False), directory / "original")
+
+    def used() -> float:
+        usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    def cpu(call: Callable[[], Any]) -> float:
+        before = used()
+        call()
+        return used() - before
+
+    own, cp = [], []
+    for number in range(rounds):
+        own.append(cpu(partial(original.copy, directory / f"own-{number}")))
+        cp.append(cpu(partial(subprocess.run, ["cp", "-r", source, directory / f"cp-{number}"], check=True, timeout=60)))
+    return min(own) / min(cp)
+
+
+def test_show_has_the_changes(path: Path, repo: Path) -> None:
+    """`show` prints the changed files and the diff, without control characters; nothing if there are none."""
+    run_script(path, repo, "cat > in; echo c > b.txt; echo x > \"$(printf 'n\\n\\033[31m')\"")
+    run_script(path.with_name("same"), repo, "cat")
+    lines = evaljournal("show", path, "lima").output.splitlines()
+
+    index = lines.index("changes   modified b.txt")
+    assert ["added in", "added n\\n\\x1b[31m"] == [line.strip() for line in lines[index + 1 : index + 3]]
+    assert "diff      --- a/b.txt" == lines[index + 3]
+    assert "          -b" in lines
+    assert "changes" not in evaljournal("show", path.with_name("same"), "lima").output
 
 
 def test_programs_that_leave_the_group_are_ended(path: Path, repo: Path) -> None:

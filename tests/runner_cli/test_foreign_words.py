@@ -62,6 +62,16 @@ def test_a_column_that_the_prompt_names_is_the_input(tmp_path: Path) -> None:
     assert "no input column" in dry_run("cases.csv", "{answer}")
 
 
+@pytest.mark.parametrize(("field", "text"), [("task", "do it"), ("answer", "no input column")])
+def test_a_column_that_the_command_names_is_the_input(tmp_path: Path, field: str, text: str) -> None:
+    """A task is passed to an agent with `{task}` alone; the workspace is no column, and the answer no input."""
+    Path("cases.csv").write_text("id,task,answer\na,do it,42\n")
+    Path("repo").mkdir()
+    line = ("--command", f"echo {{workspace}} {{{field}}}", "--workspace", "repo")
+
+    assert text in evaljournal("run", "--data", "cases.csv", *line, "--dry-run").output
+
+
 def test_a_base_url_may_have_the_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version of an API is not doubled, whether or not the base URL ends with it."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")

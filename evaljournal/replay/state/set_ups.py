@@ -11,7 +11,8 @@ import attrs
 from evaljournal.journal import Record, events
 
 TORN_DOWN: Final = f"{events.NOTE_PREFIX}torn_down"
-"""The note that a session has torn down an attempt of an earlier one: empty, or `error` and `message` if that failed."""
+"""The note that a session has torn down an attempt of an earlier one: empty, or `error` and `message` if that failed. In a
+fork, `by` is `source`: the set-ups before it are those of another run, which may still use them."""
 HANDLE: Final = "handle"
 """The field of a set-up's output that has its handle; without it, the output is empty: JSON cannot represent the handle."""
 Attempt = tuple[str, int]
@@ -39,7 +40,7 @@ class SetUps:
 
     def note(self, event: events.Noted) -> None:
         """Apply a note `TORN_DOWN`."""
-        if event.value == {}:
+        if not isinstance(event.value, dict) or "error" not in event.value:
             self.open.pop((event.trial, event.attempt), None)
             self.died.pop((event.trial, event.attempt), None)
 

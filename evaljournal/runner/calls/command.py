@@ -197,9 +197,14 @@ class Command(BuiltinTask):
         """Whether an argument contains the path of the workspace."""
         return any(WORKSPACE in argument.fields for argument in self._arguments)
 
+    @property
+    def fields(self) -> list[str]:
+        """The fields of the case in its arguments."""
+        return [name for argument in self._arguments for name in argument.fields if name != WORKSPACE]
+
     def stdin(self, case: Case) -> bytes:
         """Return the bytes that are written to stdin for a case."""
-        if any(set(argument.fields) - {WORKSPACE} for argument in self._arguments):
+        if self.fields:
             return b""
         return orjson.dumps(case.input) + b"\n"
 

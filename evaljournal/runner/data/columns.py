@@ -33,7 +33,7 @@ class Columns:
         self._user_keys = {role: key for role, key in keys.items() if key is not None}
         self._recognized_keys: dict[Role, str] = {}
         self._prompt_columns = prompt_columns
-        """Columns that a prompt may name: the first of them is the input if no column, or several, have a usual name."""
+        """Columns that a prompt or command names: the first is the input if no column, or several, have a usual name."""
         self._last_keys: tuple[tuple[str, ...], tuple[str | None, str, str | None]] | None = None
         """The columns of the previous row and their roles; most rows have the same."""
 

@@ -15,6 +15,7 @@ from evaljournal.journal.events import (
     BatchCollected,
     FileEvent,
     JournalRecovered,
+    Noted,
     RunFinished,
     RunStarted,
     RunStopped,
@@ -25,6 +26,7 @@ from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.runs.loaded_run import load, reject_invalid_record
+from evaljournal.replay.state.set_ups import TORN_DOWN
 from evaljournal.replay.state.shards import first_shards
 
 
@@ -62,6 +64,8 @@ async def fork(
             if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
                 end = BatchCollected(batch=number, state="forked", results=0, missing=len(batch.trials))
                 state.apply(copy.journal.append(end))
+        for trial, attempt in [*state.set_ups.open, *state.set_ups.died]:  # The source may use them, and tears them down.
+            state.apply(copy.journal.append(Noted(name=TORN_DOWN, value={"by": "source"}, trial=trial, attempt=attempt)))
     return ForkResult(target, state, source_run.seq)
 
 

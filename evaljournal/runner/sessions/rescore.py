@@ -3,6 +3,7 @@
 A new score of a scorer replaces its earlier one; the earlier records stay in the journal.
 """
 
+import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,7 +22,7 @@ from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import check_name
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
-from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.settings import Keep, Settings
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
@@ -193,6 +194,18 @@ class Cleaning(Rescoring):
     """A session that only ends the programs, tears down the set-ups and removes the workspaces of earlier sessions."""
 
     removed_workspaces = 0
+    remaining_workspaces: Sequence[Path] = ()
+    """Those that could not be removed."""
+
+    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, *, removes_kept: bool) -> None:
+        """With `removes_kept`, also remove the workspaces that the settings keep."""
+        unscored = copy.copy(evaluation)
+        unscored.scorers = {}  # None is called, so none is opened: a judge would need its key.
+        super().__init__(unscored, path)
+        self._removes_kept = removes_kept
+
+    def _batches(self, plan: Plan, state: RunState) -> None:
+        """Return None: open batches are left to `resume`."""
 
     def _plan(self, state: RunState) -> Plan:
         if state.started is None:
@@ -204,13 +217,15 @@ class Cleaning(Rescoring):
         return iter(())
 
     async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:
-        await super()._clean(stack, plan, recorder)
-        state = recorder.state
-        if state.settings.get("workspace"):
-            from evaljournal.runner.sessions.workspaces import remove_leftovers  # noqa: PLC0415  # few runs need it
+        state, has_workspaces = recorder.state, bool(recorder.state.settings.get("workspace"))
+        if has_workspaces:
+            from evaljournal.runner.sessions.workspaces import lock_workspaces, remove_leftovers  # noqa: PLC0415  # few runs need it
 
-            keep = state.settings.get("keep", "failing")
-            self.removed_workspaces = await self.options.in_thread(
+            stack.enter_context(lock_workspaces(recorder.journal.run))
+        await super()._clean(stack, plan, recorder)
+        if has_workspaces:
+            keep: Keep = "none" if self._removes_kept else state.settings.get("keep", "failing")
+            self.removed_workspaces, self.remaining_workspaces = await self.options.in_thread(
                 lambda: remove_leftovers(recorder.journal.run, state.trials, keep)
             )
 

@@ -352,12 +352,18 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, layers, scorers = await self._open_tasks(stack, plan, recorder, workers)
+            if plan.workspace is not None:
+                from evaljournal.runner.calls.workspaces.variant_files import files_of  # noqa: PLC0415  # few runs need it
+                from evaljournal.runner.sessions.workspaces import (  # noqa: PLC0415  # the same
+                    WorkspaceLayer,
+                    lock_workspaces,
+                    open_workspaces,
+                )
+
+                stack.enter_context(lock_workspaces(journal.run))
             if self.options.resume:
                 await self._clean(stack, plan, recorder)
             if plan.workspace is not None:
-                from evaljournal.runner.calls.workspaces.variant_files import files_of  # noqa: PLC0415  # few runs need it
-                from evaljournal.runner.sessions.workspaces import WorkspaceLayer, open_workspaces  # noqa: PLC0415  # the same
-
                 opening = open_workspaces(journal.run, plan.workspace, plan.settings, state.trials, self.options.in_thread)
                 workspaces, files = await stack.enter_async_context(opening), files_of(plan.evaluation.tasks)
                 layers.append(WorkspaceLayer(workspaces, plan.settings.timeout, files))
@@ -486,15 +492,19 @@ class Session:
     async def _clean(self, stack: AsyncExitStack, plan: Plan, recorder: Recorder) -> None:
         """End the programs of earlier sessions, and tear down their set-ups."""
         state, hooks, options = recorder.state, plan.evaluation.hooks, self.options
-        if any(getattr(task, "starts_processes", False) for task in plan.evaluation.tasks.values()):
-            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # few runs need it
+        has_programs = any(getattr(task, "starts_processes", False) for task in plan.evaluation.tasks.values())
+        has_set_ups = "teardown" in hooks and bool(state.set_ups.open or state.set_ups.died)
+        if not has_programs and not has_set_ups:
+            return
+        from evaljournal.runner.sessions.set_ups import PastSetUps, is_own  # noqa: PLC0415  # few runs need it
+
+        if self._environment.lists_runs and not await options.in_thread(partial(is_own, self.path)):
+            return  # The user may trust the code, but the name of the run and the handles are those of another user.
+        if has_programs:
+            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # the same
 
             await options.in_thread(partial(end_programs, RUN, recorder.journal.run))
-        if "teardown" in hooks and (state.set_ups.open or state.set_ups.died):
-            from evaljournal.runner.sessions.set_ups import PastSetUps, is_own  # noqa: PLC0415  # few runs need it
-
-            if self._environment.lists_runs and not await options.in_thread(partial(is_own, self.path)):
-                return  # The user may trust the code, but the handles are those of another user.
+        if has_set_ups:
             opener = TaskOpener(stack, recorder.journal.run, grace=plan.settings.grace, in_thread=options.in_thread)
             teardown = await opener.teardown(hooks, plan.settings.loop)
             past = PastSetUps(recorder, hooks, teardown, options.in_thread, timeout=plan.settings.timeout)

@@ -13,17 +13,21 @@ Nothing is removed outside this directory, whatever a journal says.
 
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 import trio
 
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.lock import Lock
+from evaljournal.journal.errors import JournalLocked
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workspaces import CHANGES
+from evaljournal.replay.text import plural
 from evaljournal.runner.calls import OnLateResult, Task
 from evaljournal.runner.calls.command import CommandFailed
 from evaljournal.runner.calls.notes import note_sink, start_phase
@@ -35,15 +39,19 @@ from evaljournal.runner.calls.workspaces.programs import WORKSPACE, end_programs
 from evaljournal.runner.calls.workspaces.trees import Places, remove_tree, write_file
 from evaljournal.runner.definition.settings import Keep, Settings
 from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.errors import UsageError
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
+from evaljournal.runner.workers.streams import print_error
 
 _NO_LOGIN: Final = re.compile(
     r"(?i)/login|not logged in|log ?in (?:first|again|required)|(?:please|must|need to) (?:log|sign) ?in|invalid api key"
     r"|set an auth method|authentication (?:required|failed)|no api key|missing api key|401 unauthorized"
 )
 _LABEL: Final = "workspace"
+_LOCK: Final = "LOCK"
+"""Name of the file that `Lock` makes."""
 
 
 def is_needed(trial: TrialState | None, keep: Keep) -> bool:
@@ -62,25 +70,51 @@ def is_needed(trial: TrialState | None, keep: Keep) -> bool:
             return False
 
 
-def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> int:
-    """Remove every workspace of a run that is not needed, and the original if none is left; return how many were removed.
+def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> tuple[int, list[Path]]:
+    """Remove every workspace of a run that is not needed, and the original if none is left.
 
-    Call it while no attempt is in flight.
+    Returns how many were removed, and those that could not be. Call it while no attempt is in flight, and with the lock.
     """
     directory = directory_of(run)
+    _remove_links(directory)
     if not directory.is_dir():
-        return 0
+        return 0, []
     needed = {name_of(name, trial.attempts) for name, trial in trials.items() if is_needed(trial, keep)}
-    attempts, removed = directory / "attempts", 0
+    attempts = directory / "attempts"
     names = os.listdir(attempts) if attempts.is_dir() else []
-    for name in names:
-        if name not in needed:
-            remove_tree(attempts / name)
-            removed += 1
-    remove_tree(directory / "scoring")
-    if needed.isdisjoint(names):
-        remove_tree(directory)
-    return removed
+    unneeded = [attempts / name for name in names if name not in needed]
+    remaining = [path for path in unneeded if not remove_tree(path)]
+    keeps_original = not needed.isdisjoint(names)
+    for name in set(os.listdir(directory)) - {_LOCK, *(("attempts", "original") if keeps_original else ())}:
+        remove_tree(directory / name)
+    return len(unneeded) - len(remaining), remaining
+
+
+@contextmanager
+def lock_workspaces(run: str) -> Generator[None]:
+    """Keep other sessions away from the workspaces of a run: a copy of its directory has the same id."""
+    directory = directory_of(run)
+    _remove_links(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = Lock(directory, DISK)
+    except JournalLocked as exc:
+        hint = "wait for its end, or continue a fork: evaljournal fork"
+        raise UsageError("a copy of this run is in progress, and uses its workspaces", hint=hint) from exc
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # An agent may have removed it.
+            if os.listdir(directory) == [_LOCK]:
+                remove_tree(directory)
+        lock.release()
+
+
+def _remove_links(directory: Path) -> None:
+    """Remove links that a program has put in place of our directories: we would remove what they point to."""
+    for path in (directory, directory / "attempts"):
+        if path.is_symlink():
+            path.unlink()
 
 
 class Workspaces:
@@ -110,6 +144,7 @@ class Workspaces:
         return workspace, original, places
 
     def _make(self, work: TrialWork, workspace: Workspace, variant_files: Mapping[str, bytes]) -> tuple[Original, Places]:
+        _remove_links(self._directory)
         for old in attempts_of(self._directory, work.trial):
             remove_tree(old)
         places, original = self._original.copy(workspace.path), self._original
@@ -158,7 +193,9 @@ async def open_workspaces(
         yield Workspaces(run, original, settings, in_thread)
     finally:
         with trio.CancelScope(shield=True):
-            await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+            _, remaining = await in_thread(partial(remove_leftovers, run, trials, settings.keep))
+            if remaining:
+                print_error(f"{plural(len(remaining), 'workspace')} could not be removed, such as {remaining[0]}")
 
 
 class WorkspaceLayer(PhasesLayer):

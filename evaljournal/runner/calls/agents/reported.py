@@ -114,7 +114,7 @@ def _storable(value: Any) -> Any:
     """Return a JSON value that the journal can store."""
     try:
         canonical(value, "a step")
-    except (UsageError, TypeError):
+    except (UsageError, TypeError, RecursionError):
         return "(nested too deeply)"
     return value
 

@@ -8,6 +8,7 @@ differs too much is shown as replaced.
 import contextlib
 import difflib
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -133,6 +134,7 @@ class _Inspection:
         self, path: str, old: bytes | None, new: bytes | None, *, is_new: bool = False, is_deleted: bool = False
     ) -> None:
         name = printable_path(path)
+        name = name if name.isprintable() else json.dumps(name)  # A line break would begin another file.
         head = [f"--- {'/dev/null' if is_new else f'a/{name}'}", f"+++ {'/dev/null' if is_deleted else f'b/{name}'}"]
         old_lines, new_lines = _lines(old), _lines(new)
         if old_lines is None or new_lines is None:

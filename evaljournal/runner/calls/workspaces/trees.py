@@ -267,17 +267,20 @@ def write_file(root: Path, path: str, content: bytes, mode: int = 0o644) -> None
         stream.write(content)
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a tree, also one with directories that are read-only or nested too deeply; raise an OSError if that fails."""
+def remove_tree(path: Path) -> bool:
+    """Remove a tree, also one with directories that are read-only or nested too deeply; return whether nothing is left.
+
+    A program can make files that we cannot remove, such as those of another user in a container.
+    """
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
-        return
+        return True
     except (OSError, RecursionError):
-        subprocess.run(["chmod", "-R", "u+rwX", "--", str(path)], capture_output=True, check=False)  # noqa: S603, S607
+        if not path.is_symlink():  # Otherwise the directory that it points to would be changed.
+            subprocess.run(["chmod", "-R", "u+rwX", "--", str(path)], capture_output=True, check=False)  # noqa: S603, S607
         subprocess.run(["rm", "-rf", "--", str(path)], capture_output=True, check=False)  # noqa: S603, S607
-        if os.path.lexists(path):
-            raise OSError(errno.ENOTEMPTY, "cannot be removed", str(path)) from None
+    return not os.path.lexists(path)
 
 
 def relative_path(path: object, place: str) -> str:

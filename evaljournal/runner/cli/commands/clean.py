@@ -21,7 +21,8 @@ from evaljournal.runner.sessions.set_ups import is_own
 @click.command()
 @click.argument("run", type=RunType())
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
-def clean(run: Path, reference: str | None) -> None:
+@click.option("--kept", is_flag=True, help="Also remove the workspaces that the run keeps, such as those of failing trials.")
+def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     """Remove what a killed run has not torn down: programs, set-ups and workspaces.
 
     Programs of its attempts are ended, the teardown is called for each set-up without one, with its recorded handle, and
@@ -30,6 +31,7 @@ def clean(run: Path, reference: str | None) -> None:
 
     \b
     evaljournal clean runs/fix/0001
+    evaljournal clean runs/fix/0001 --kept
     """
     view = open_run(run)
     exit_if_damaged(view.problem)
@@ -38,11 +40,14 @@ def clean(run: Path, reference: str | None) -> None:
             raise UsageError(f"{run} has sessions of another user or machine; clean it there")
         before = len(view.state.set_ups.open)
         evaluation, _ = locate_evaluation(run, reference, verb="clean", state=RunState())
-        cleaning = Cleaning(evaluation, run)
+        cleaning = Cleaning(evaluation, run, removes_kept=kept)
         state = trio.run(cleaning.run).state
     remaining = len(state.set_ups.open)
     removed = plural(cleaning.removed_workspaces, "workspace")
     echo(f"{run}: {plural(before - remaining, 'set-up')} torn down, {removed} removed", err=True)
     if remaining:
         echo(f"{plural(remaining, 'set-up')} could not be torn down; `evaljournal show TRIAL` has the error", err=True)
+    if left := cleaning.remaining_workspaces:
+        echo(f"{plural(len(left), 'workspace')} could not be removed, such as {left[0]}", err=True)
+    if remaining or left:
         raise click.exceptions.Exit(1)

@@ -25,6 +25,7 @@ from evaljournal.replay.state.definition import definition_lines, load_definitio
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.state.workspaces import CHANGES, recorded_changes
 from evaljournal.replay.text import (
     as_lines,
     as_words,
@@ -488,7 +489,21 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
             if name == NOT_REUSED:
                 yield f"{_INDENT}{not_reused_text(value)}"
                 continue
+            if name == CHANGES:
+                yield from _change_lines(value)
+                continue
             yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
+
+
+def _change_lines(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what an attempt has changed in its workspace: the files, the diff, and what is missing in them."""
+    files, diff = recorded_changes(value)
+    if files:
+        yield from _value_lines("changes", "\n".join(f"{file['change']} {printable(file['path'])}" for file in files))
+    if diff:
+        yield from _value_lines("diff", diff)
+    if missing := [f"{as_words(name)} {printable(item)}" for name, item in value.items() if name not in {"files", "diff"}]:
+        yield from _value_lines("", " · ".join(missing))
 
 
 def _waited_text(seconds: float, waits: Sequence[Wait]) -> str:

@@ -159,10 +159,12 @@ def _check_prefixes(models: Iterable[str]) -> None:
 
 
 def _prompt_columns(tasks: Iterable[object]) -> list[str]:
-    """Return the fields of the prompts, which may be columns that have no usual name."""
-    prompts = [prompt for task in tasks if isinstance(prompt := getattr(task, "prompt", None), str)]
-    names = [name.partition(".")[0] for prompt in prompts for name in Template.parse(prompt, "the prompt").fields]
-    return list(dict.fromkeys(names))
+    """Return the fields of the prompts and commands, which may be columns that have no usual name."""
+    names: list[str] = []
+    for task in tasks:
+        prompt = getattr(task, "prompt", None)
+        names += Template.parse(prompt, "the prompt").fields if isinstance(prompt, str) else getattr(task, "fields", ())
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def _recorded(values: Mapping[str, Any]) -> dict[str, Any]:
