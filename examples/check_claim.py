@@ -21,7 +21,7 @@ VERSION_OF_EXACT = "bf38025fb9f6d0f4"  # Of the scorer `exact`, which is recompu
 LEAF = {"case", "expected", "fingerprint", "input", "labels", "output", "repeat", "scores", "trial", "unscored", "variant"}
 HEADER, LINE = {"bundle", "commitments", "leaves", "scorers", "statement"}, {"index", "leaf", "proof", "salt"}
 VALUES, SCORE = {"expected", "input", "output"}, {"name", "value", "version"}
-HASH, CLAIM, MAX_TRIALS = "[0-9a-f]{64}", r"(label:)?\w[\w.-]*(@[\w.-]+)? -?[0-9.]{1,80}", 10_000_000
+HASH, CLAIM, MAX_TRIALS = "[0-9a-f]{64}", r"(label:)?(\w[\w.-]*)(?:@([\w.-]{1,200}))? -?[0-9.]{1,80}", 10_000_000
 
 
 def require(condition: object, problem: str) -> None:
@@ -106,9 +106,9 @@ def check_leaves(header: Any, lines: list[Any], tree: Any) -> list[Any]:
             require(score["value"] is (texts[0] == texts[1]), f"the score of leaf {index} is wrong")
             recomputed += 1
         leaves.append(leaf)
-    keys, trials = {(leaf["case"], leaf["variant"], leaf["repeat"]) for leaf in leaves}, [leaf["trial"] for leaf in leaves]
-    is_ordered = trials == sorted(set(trials)) and len(keys) == len(leaves)
-    require(is_ordered and len(leaves) == header["leaves"], "leaves are missing, not in order, or have a case twice")
+    keys = [(leaf["case"], leaf["variant"], leaf["repeat"]) for leaf in leaves]
+    is_ordered = keys == sorted(set(keys)) and len(leaves) == header["leaves"]
+    require(is_ordered, "leaves are missing, not in order, or have a case twice")
     require(not is_complete or root_of(hashes).hex() == tree["root"], "the root is not that of the statement")
     say(f"{len(leaves)} of {tree['size']} leaves are in the tree; exact recomputed for {recomputed}")
     return leaves
@@ -126,12 +126,12 @@ def main(path: Path, key: Path | None = None) -> None:
     leaves = check_leaves(header, lines, tree) if lines or envelope is not header else []
     is_complete = len(leaves) == tree["size"] > 0
     for claim, figure in zip(predicate["claims"], figures, strict=True):
-        metric = (figure["kind"] and "label:") + figure["name"] + (figure["variant"] and f"@{figure['variant']}")
-        require(claim["metric"] == metric and re.fullmatch(CLAIM, f"{metric} {claim['threshold']}"), "not that of its figure")
-        own, name, total = [leaf for leaf in leaves if figure["variant"] in {"", leaf["variant"]}], figure["name"], Decimal(0)
+        if not (match := re.fullmatch(CLAIM, f"{(metric := claim['metric'])} {claim['threshold']}")):
+            raise ValueError(f"{metric} is not a claim")
+        name, own, total = match[2], [leaf for leaf in leaves if match[3] in {None, leaf["variant"]}], Decimal(0)
         scores = [leaf["scores"][name]["value"] for leaf in own if name in leaf["scores"]]
         labels = [label["value"] for leaf in own for label in leaf["labels"] if label["name"] == name]
-        for value in (values := labels if figure["kind"] else scores):
+        for value in (values := labels if match[1] else scores):
             require(not isinstance(value, str) and abs(value) <= Decimal("1e100"), "a value is no finite number")
             total = EXACT.add(total, EXACT.subtract(Decimal(value), Decimal(claim["threshold"])))
         results = {">=": total >= 0, ">": total > 0, "<=": total <= 0, "<": total < 0}

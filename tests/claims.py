@@ -16,7 +16,7 @@ from evaljournal.replay.claims.merkle import Root, leaf_hash
 from evaljournal.replay.claims.statement import Statement, canonical, envelope
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.sessions.claims.claim import UNNAMED, attest, disclose
-from evaljournal.runner.sessions.claims.recompute import recompute
+from evaljournal.runner.sessions.claims.recompute import Recomputation
 from evaljournal.scorers import close_to, contains, exact, f1, regex
 from tests.processes import TIMEOUT
 from tests.programs import find_program
@@ -39,11 +39,9 @@ def claimed_run(path: Path, cases: int = 7, *, scorers: Iterable[Any] = SCORERS,
     return path
 
 
-def claim(
-    path: Path, *texts: str, key: Path | None = None, plan: Statement | None = None, variant: str | None = None
-) -> Statement:
+def claim(path: Path, *texts: str, key: Path | None = None, plan: Statement | None = None) -> Statement:
     """Attest claims about a run."""
-    return attest(path, texts, variant, plan, evaluator=UNNAMED, key=key)
+    return attest(path, texts, plan, evaluator=UNNAMED, key=key)
 
 
 def bundle(path: Path, statement: Statement, *, trials: Any = None, sample: Any = None, reveal: Any = ()) -> list[bytes]:
@@ -70,7 +68,7 @@ def checked(directory: Path, lines: list[bytes]) -> list[Line]:
     file = directory / "bundle.jsonl"
     file.write_bytes(b"".join(lines))
     with file.open("rb") as stream:
-        return check_bundle(stream, recompute)[1]
+        return check_bundle(stream, Recomputation)[1]
 
 
 def failures(lines: list[Line]) -> list[str]:

@@ -133,9 +133,7 @@ def test_what_has_no_part_in_a_mean_is_rejected(value: Any) -> None:
 
 def test_variants_and_labels_are_counted_separately() -> None:
     """A claim on a variant is about its trials only; one on labels about every label."""
-    claim = Claim.parse("exact>=0.5")
-    claims = [Claim(name="exact", variant=name, comparator=claim.comparator, threshold=claim.threshold) for name in ("a", "b")]
-    means = Means([*claims, Claim.parse("label:exact>=0.5")])
+    means = Means(map(Claim.parse, ("exact@a>=0.5", "exact@b>=0.5", "label:exact>=0.5")))
     for item in (leaf(1, variant="a"), leaf(0, variant="b", labels=(True, True, False)), leaf(None, variant="b")):
         means.add(item)
     members = means.members()

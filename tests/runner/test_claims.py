@@ -2,8 +2,11 @@
 
 import base64
 import copy
+import itertools
 import json
 import random
+import shutil
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,7 +23,6 @@ from evaljournal.journal import read
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, RunFinished
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.claims.checking import NotRecomputed
 from evaljournal.replay.claims.merkle import leaf_hash, levels
 from evaljournal.replay.claims.merkle import path as path_of
 from evaljournal.replay.claims.statement import (
@@ -31,16 +33,21 @@ from evaljournal.replay.claims.statement import (
     parse_envelope,
     pre_authentication_encoding,
 )
+from evaljournal.runner.calls.command import Command
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.fork import fork
 from evaljournal.runner.sessions.claims.claim import check_journal
 from evaljournal.runner.sessions.claims.files import keep_statement, make_secret, newest_statement, read_secret
-from evaljournal.runner.sessions.claims.recompute import recompute
+from evaljournal.runner.sessions.claims.recompute import Recomputation
 from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys, sign
-from evaljournal.scorers import exact, regex, similarity
+from evaljournal.scorers import command, contains, exact, f1, one_of, regex, similarity
+from tests.cases.test_golden_merge import GOLDEN
 from tests.claims import bundle, checked, claim, claimed_run, failures, forged, label, make_key
 from tests.journal.samples import complete_run, fake_clock, flip, segment, session, trial, write_sync
 from tests.programs import import_optional
+from tests.replay.batch_run import batch_run
+from tests.runner.test_replies import CASES, Agent
+from tests.runs import define_real, run_real
 
 TRIES = 10_000
 """Changed bytes that must be rejected; by default, a part of them."""
@@ -261,11 +268,7 @@ def test_in_toto_reads_statement_and_envelope(tmp_path: Path, shared_run: Path) 
         ),
         lambda content: content["predicate"].pop("commitments"),
         lambda content: content["predicate"]["claims"][0].update(passed="yes"),
-        lambda content: content["predicate"]["claims"][0].update(metric="other"),
-        lambda content: (
-            content["predicate"]["claims"][0].update(metric="label:exact"),
-            content["predicate"]["evaljournal"]["figures"][0].update(name="label:exact"),
-        ),
+        lambda content: content["predicate"]["claims"][0].update(metric="exact f1"),
         lambda content: content["predicate"]["claims"][0].update(threshold="1e9"),
         lambda content: content["predicate"]["evaljournal"].update(version=2),
         lambda content: content["predicate"]["evaljournal"]["tree"].update(size=10**9),
@@ -273,7 +276,12 @@ def test_in_toto_reads_statement_and_envelope(tmp_path: Path, shared_run: Path) 
         lambda content: content["predicate"].pop("evaljournal"),
         lambda content: content["predicate"].update(certifiedBy="me"),
         lambda content: content["predicate"]["claims"][0].update(threshold="0.৪"),
-        lambda content: content["predicate"]["evaljournal"]["figures"][0].update(name="label:exact"),
+        lambda content: content["predicate"]["evaljournal"]["figures"][0].update(name="exact"),
+        lambda content: content["predicate"]["evaljournal"]["figures"].pop(),
+        lambda content: content["predicate"]["evaljournal"]["history"].pop("replayed"),
+        lambda content: content["predicate"]["claims"][0].update(metric="label : exact"),
+        lambda content: content["predicate"]["claims"][0].update(metric="exact@"),
+        lambda content: content["predicate"]["claims"][0].update(threshold="0.7 %"),
         lambda content: content["predicate"].update(evaluatedAt="yesterday"),
         lambda content: content["predicate"].update(preRegistration="abc"),
         lambda content: content["predicate"].update(preRegistration=None),
@@ -322,7 +330,7 @@ def test_a_malformed_bundle_is_rejected(
     [
         (lambda leaf: leaf.update(output=None), "has scores or labels, but no output"),
         (lambda leaf: leaf.update(output=None, scores={}, labels=[{"name": "a", "value": 1}]), "has scores or labels"),
-        (lambda leaf: leaf.update(case="case-1"), "has the case, variant and repeat of another"),
+        (lambda leaf: leaf.update(case="case-1"), "occurs twice, or is out of order"),
         (lambda leaf: leaf.update(input=None), "input is None"),
         (lambda leaf: leaf.update(repeat=True), "repeat is True"),
         (lambda leaf: leaf.update(variant="a\x1b[2J"), "variant is"),
@@ -357,12 +365,11 @@ def test_a_salt_has_16_bytes(tmp_path: Path, shared_run: Path, statement: Statem
     """The beginning of a committed value cannot be presented as a part of its salt."""
     lines = bundle(shared_run, statement, reveal=("model",))
     header = orjson.loads(lines[0])
-    salt, value = header["commitments"]["model"]
-    header["commitments"]["model"] = [salt + value[:20].encode().hex(), value[20:]]
+    secret = header["commitments"]["model"]
+    secret |= {"salt": secret["salt"] + secret["text"][:20].encode().hex(), "text": secret["text"][20:]}
 
-    assert ["line 1: not as specified (ValueError: commitments.model is"] == [
-        text.partition(" [")[0] for text in failures(checked(tmp_path, [canonical(header) + b"\n", *lines[1:]]))
-    ]
+    [text] = failures(checked(tmp_path, [canonical(header) + b"\n", *lines[1:]]))
+    assert text.startswith("line 1: not as specified (ValueError: it.commitments.model.salt is ")
 
 
 def test_signatures_are_few(statement: Statement) -> None:
@@ -413,15 +420,78 @@ def test_a_score_that_looks_like_another_is_named(tmp_path: Path) -> None:
     ).claim_texts
 
 
-def test_long_texts_are_not_compared(tmp_path: Path) -> None:
-    """`similarity` takes time by the product of two lengths, so a check omits it for long texts."""
-    long, short = (orjson.dumps("a" * length).decode() for length in (20_000, 100))
-    scorer = similarity()
-    definition = {"name": "similarity"}
+def recomputed(scorer: Any, output: Any, expected: Any, *, times: int = 1, **options: Any) -> list[tuple[Any, str]]:
+    """Recompute scores of one scorer under several names; return value, or the reason why there is none, of each."""
+    definition = {"name": scorer.__name__, "address": None, **scorer.definition}
+    names = [f"{scorer.__name__}-{number}" for number in range(times)]
+    recomputation = Recomputation(dict.fromkeys(names, definition), **options)
+    scores = {name: {"version": scorer.fingerprint, "value": None} for name in names}
+    texts = [canonical(value).decode() for value in (output, expected)]
+    return [(value, reason) for _, value, reason in recomputation(scores, *texts)]
 
-    assert 1.0 == recompute(definition, scorer.fingerprint, short, short)
-    with pytest.raises(NotRecomputed, match="its texts are too long"):
-        recompute(definition, scorer.fingerprint, long, long)
+
+@pytest.mark.parametrize("scorer", [contains, f1, one_of, similarity()])
+def test_long_texts_are_not_compared(scorer: Any) -> None:
+    """Some scorers take time by the product of two lengths, so long texts are not compared with many others."""
+    answers = [str(number) for number in range(1_000)]
+
+    assert [""] == [reason for _, reason in recomputed(scorer, "a" * 1_000, answers)]
+    assert [(None, "its texts are too long")] == recomputed(scorer, "a" * 10_000, answers)
+
+
+def test_scores_take_no_longer_than_their_values() -> None:
+    """After half a minute, and a second for each megabyte, no more scores are recomputed: a bundle names a thousand scorers."""
+    times = itertools.count(0, 5)  # Each score takes 5 seconds.
+    results = recomputed(exact, "a", "a", times=20, clock=lambda: float(next(times)))
+    more = recomputed(exact, "a" * 3_000_000, "b", times=20, clock=lambda: float(next(times)))
+
+    assert [(True, "")] * 7 + [(None, "the scores before it took too long")] * 13 == results
+    assert [""] * 7 == [reason for _, reason in more[:7]]
+
+
+def test_a_pattern_is_compiled_when_there_is_time() -> None:
+    """A pattern of a bundle can take a third of a second to compile, so none is compiled beforehand."""
+    times = itertools.count(0, 60)
+    recomputation = Recomputation({"a": {"name": "exact"}, "b": {"name": "regex", "pattern": "("}}, lambda: float(next(times)))
+    scores = {name: {"version": exact.fingerprint, "value": True} for name in ("a", "b")}
+
+    assert [("a", True, ""), ("b", None, "the scores before it took too long")] == list(recomputation(scores, '"x"', '"x"'))
+
+
+def test_deep_values_are_compared_in_little_memory() -> None:
+    """A difference inside a thousand objects with long keys is found without a path of each level."""
+    text = "".join(f'{{"{"k" * 4_000}":' for _ in range(900)) + "1" + "}" * 900
+    values = orjson.loads(text), orjson.loads(text)
+    tracemalloc.start()
+    result = exact(*values).value
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert result is True
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"name": "command", "line": "touch executed"},
+        {"name": "judge", "model": "gpt-5.4-mini"},
+        {"name": "exact", "source": "def exact(output, expected):\n    return True\n"},
+        {"name": "exact", "scorer": "exact"},
+        {"name": "regex", "pattern": "("},
+        {"name": "close_to", "relative": -1},
+        {"name": "tools_used", "names": "book"},
+        {"name": "__import__"},
+    ],
+)
+def test_nothing_else_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, definition: dict[str, Any]) -> None:
+    """A definition in a bundle selects one of a few built-in scorers, and no command, judge or source."""
+    monkeypatch.chdir(tmp_path)
+    recomputation = Recomputation({"exact": definition})
+    [(_, value, reason)] = recomputation({"exact": {"version": exact.fingerprint}}, '"a"', '"a"')
+
+    assert (None, "not a built-in scorer that makes no calls") == (value, reason)
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_a_wrong_score_is_found(tmp_path: Path) -> None:
@@ -449,7 +519,7 @@ def test_scores_that_cannot_be_recomputed_are_listed(tmp_path: Path) -> None:
     assert [
         "exact: 7 scores not recomputed: another version of it",
         "own: 7 scores not recomputed: not a built-in scorer that makes no calls",
-        "regex: 7 scores not recomputed: its pattern might take long",
+        "regex (regex pattern='(i+)+t'): 7 scores not recomputed: its pattern might take long",
     ] == [line.text for line in lines if line.subject == "scores"]
 
 
@@ -467,7 +537,7 @@ def test_a_scorer_under_another_name_is_named(tmp_path: Path, shared_run: Path, 
         texts.append([line.text for line in checked(tmp_path, forged(lines, use, scorers=scorers))])
 
     assert "exact (regex pattern=''): 7 scores recomputed: equal" in texts[0]
-    assert "exact: 7 scores not recomputed: its pattern might take long" in texts[1]
+    assert "7 scores not recomputed: its pattern is too long" in "\n".join(texts[1])
 
 
 def test_an_unfinished_run_is_rejected(tmp_path: Path) -> None:
@@ -498,7 +568,7 @@ def test_a_claim_on_nothing_is_rejected(shared_run: Path) -> None:
     with pytest.raises(UsageError, match="the run has no labels of 'exact'"):
         claim(shared_run, "label:exact>=0.5")
     with pytest.raises(UsageError, match="has no variant 'mini'"):
-        claim(shared_run, "exact>=0.5", variant="mini")
+        claim(shared_run, "exact@mini>=0.5")
     with pytest.raises(UsageError, match="0 claims"):
         claim(shared_run)
 
@@ -554,7 +624,7 @@ def test_a_check_against_another_journal_fails(tmp_path: Path, shared_run: Path,
         lambda content: content["predicate"]["claims"][0].update(passed=False),
         lambda content: content["subject"][0]["digest"].update(sha256="0" * 64),
         lambda content: content["predicate"]["evaljournal"]["tree"].update(root="0" * 64),
-        lambda content: content["predicate"]["evaljournal"].update(withdrawn=99),
+        lambda content: content["predicate"]["evaljournal"]["history"].update(replayed=99),
         lambda content: content["predicate"]["suite"].update(name="gpqa-diamond"),
         lambda content: content["predicate"].update(evaluatedAt="2020-01-01T00:00:00Z"),
         lambda content: content["predicate"]["commitments"]["model"].update(value="0" * 64),
@@ -603,3 +673,46 @@ def test_statements_are_kept(tmp_path: Path) -> None:
 
     assert files[0] == files[2] != files[1]
     assert files[0] == newest_statement(path)
+
+
+def test_the_statement_says_how_the_results_came_about(tmp_path: Path) -> None:
+    """Replies that another run has recorded, forks and merged shards are counted in each text about a claim."""
+    source, replayed, merged = (tmp_path / name for name in ("source", "replayed", "merged"))
+    for path, options in ((source, {}), (replayed, {"replies": str(source), "on_miss": "fail"})):
+        definition = define_real(Agent().task(), CASES, loop="asyncio")
+        definition.score(exact)
+        run_real(definition, path, **options)
+    trio.run(fork, replayed, tmp_path / "fork", None)
+    shutil.copytree(GOLDEN, merged)
+    statements = [claim(path, "exact>=0") for path in (source, replayed, tmp_path / "fork")]
+    write_sync(tmp_path / "batches", batch_run())
+    statements += [claim(merged, "judge.right>=0"), claim(tmp_path / "batches", "judge>=0")]
+
+    assert [
+        "exact >= 0 holds: 3 values, 0 missing",
+        "exact >= 0 holds: 3 values, 0 missing, 27 replayed replies",
+        "exact >= 0 holds: 3 values, 0 missing, 27 replayed replies, 1 fork",
+        "judge.right >= 0 holds: 9 values, 3 missing, 2 merged shards",
+        "judge >= 0 holds: 3 values, 0 missing",
+    ] == [text for statement in statements for text in statement.claim_texts]
+    for path, statement in zip((source, replayed, tmp_path / "fork", merged, tmp_path / "batches"), statements, strict=True):
+        assert [] == failures([*checked(tmp_path, bundle(path, statement)), *check_journal(path, statement, None)])
+    silent = altered(statements[1].payload, lambda content: content["predicate"]["evaljournal"]["history"].update(replayed=0))
+    assert ["evaljournal: not what follows from the journal"] == failures(list(check_journal(replayed, silent, None)))
+
+
+def test_a_command_that_scored_a_workspace_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither `attest` nor a check starts the command of a scorer again, or needs the workspace."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "repo").mkdir()
+    executions = tmp_path / "executions"
+    definition = define_real(Command("echo changed > a.txt", shell=True), workspace=tmp_path / "repo")  # noqa: S604  # of the test
+    definition.score(name="check")(command(f"sh -c 'echo once >> {executions}'"))
+    run_real(definition, tmp_path / "run")
+    shutil.rmtree(tmp_path / "cache")
+    statement = claim(tmp_path / "run", "check>=1")
+    lines = [*checked(tmp_path, bundle(tmp_path / "run", statement)), *check_journal(tmp_path / "run", statement, None)]
+
+    assert "once\n" == executions.read_text()
+    assert [] == failures(lines)
+    assert "check: 1 score not recomputed: not a built-in scorer that makes no calls" in [line.text for line in lines]

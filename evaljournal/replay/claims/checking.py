@@ -10,6 +10,7 @@ recomputed by built-in scorers. Fields that this version does not know are rejec
 take them for checked. Whatever else has an unexpected shape ends the check at its line.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
@@ -18,21 +19,17 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, Self
 
 import orjson
 
-from evaljournal.replay.claims.leaves import VALUES
+from evaljournal.replay.claims.leaves import VALUES, leaf_order
 from evaljournal.replay.claims.merkle import Root, leaf_hash, root_of_path
 from evaljournal.replay.claims.shapes import HEADER, LEAF, LINE, MAX_NAMES, check_shape
 from evaljournal.replay.claims.statement import MEMBER, InvalidClaim, Means, Statement, parse_canonical, parse_envelope
 from evaljournal.replay.text import plural
 
-MAX_LINE: Final = 256 << 20
+MAX_LINE: Final = 32 << 20
 _MAX_MISMATCHES: Final = 10
 
-Recompute = Callable[[Mapping[str, Any], str, str, str], Any]
-"""Takes the recorded definition of a scorer, its version, and the JSON of output and expected output; returns the score."""
-
-
-class NotRecomputed(Exception):
-    """A score cannot be recomputed; the message is the reason."""
+Recompute = Callable[[Mapping[str, Any], str, str], Iterator[tuple[str, Any, str]]]
+"""Takes the scores of a trial, and the JSON of output and expected output; yields name and value, or why there is none."""
 
 
 class Line(NamedTuple):
@@ -48,8 +45,11 @@ class Line(NamedTuple):
         return cls(subject, "ok" if is_equal else "failed", f"{label}{'' if is_equal else 'not '}{text}")
 
 
-def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, list[Line]]:
-    """Check a bundle, except for the signature of its statement; raise `InvalidClaim` if it has no statement."""
+def check_bundle(stream: BinaryIO, recomputing: Callable[[Mapping[str, Any]], Recompute]) -> tuple[Statement, list[Line]]:
+    """Check a bundle, except for the signature of its statement; raise `InvalidClaim` if it has no statement.
+
+    `recomputing` takes the recorded definitions of the scorers.
+    """
     statement, number = None, 0
     try:
         for line in iter(lambda: stream.readline(MAX_LINE), b""):
@@ -60,7 +60,7 @@ def check_bundle(stream: BinaryIO, recompute: Recompute) -> tuple[Statement, lis
             if statement is None:
                 statement = parse_envelope(fields["statement"])
                 check_shape(fields, HEADER)
-                check = _Check(statement, fields, recompute)
+                check = _Check(statement, fields, recomputing(fields["scorers"]))
             else:
                 check_shape(fields, LINE)
                 check.add(**fields)
@@ -89,35 +89,30 @@ class _Check:
     def __init__(self, statement: Statement, header: Mapping[str, Any], recompute: Recompute) -> None:
         if statement.is_plan:
             raise InvalidClaim("its statement is a plan")
-        self._statement, self._recompute, self._scorers = statement, recompute, header["scorers"]
-        self._commitments, self._count, self._sample = header["commitments"], header["leaves"], header.get("sample")
+        self._statement, self._header, self._recompute = statement, header, recompute
         self._size, self._root = statement.own["tree"]["size"], bytes.fromhex(statement.own["tree"]["root"])
-        self._is_complete = self._count == self._size
-        self._last, self._seen, self._tree, self._means = (-1, ""), 0, Root(), Means(statement.claims)
-        self._undisclosed, self._recomputed, self._mismatches = Counter[str](), Counter[str](), list[str]()
-        self._not_recomputed: Counter[tuple[str, str]] = Counter()  # By scorer and reason.
-        self._identities = set[int]()  # Hashes: a bundle may have millions.
-        self._drawn: list[int] | None = None
-        if self._sample is not None:
-            self._drawn = sample_indexes(self._root, self._size, self._sample["size"], self._sample["seed"])
+        self._is_complete = header["leaves"] == self._size
+        self._tree, self._means = Root(), Means(statement.claims)
+        self._indexes = array("q")
+        self._order: tuple[Any, ...] = ()
+        self._names = set[str]()
+        self._undisclosed, self._scores, self._mismatches = Counter[str](), Counter[tuple[str, str]](), list[str]()
 
     def add(self, index: int, salt: str, leaf: str, proof: list[str], **values: str) -> None:
         """Check the next leaf; raise an error if it is not in the tree, or its values are not those that it commits to."""
         content = parse_canonical(leaf.encode())
         check_shape(content, LEAF)
-        trial, data = content["trial"], bytes.fromhex(salt)
-        if index <= self._last[0] or (self._seen and trial <= self._last[1]):
+        trial, item, order = content["trial"], leaf_hash(bytes.fromhex(salt) + leaf.encode()), leaf_order(content)
+        if self._indexes and (index <= self._indexes[-1] or order <= self._order):
             raise InvalidClaim(f"leaf {index!r:.40} ({trial!r:.80}) occurs twice, or is out of order")
-        item = leaf_hash(data + leaf.encode())
         if self._is_complete and (index != self._tree.size or proof):
             raise InvalidClaim(f"leaf {self._tree.size:,} is missing, or has a proof, which a bundle of all leaves has not")
-        path = [bytes.fromhex(text) for text in proof]
-        if not self._is_complete and root_of_path(item, index, self._size, path) != self._root:
+        if not self._is_complete and root_of_path(item, index, self._size, list(map(bytes.fromhex, proof))) != self._root:
             raise InvalidClaim(f"leaf {index:,} ({trial!r:.80}) is not in the tree of the statement, or was changed")
-        if self._drawn is not None and self._drawn[self._seen] != index:
-            raise InvalidClaim(f"leaf {index:,} is not the next one that the seed of the sample draws")
-        self._check_trial(content)
-        self._last, self._seen = (index, trial), self._seen + 1
+        if content["output"] is None and (content["scores"] or content["unscored"] or content["labels"]):
+            raise InvalidClaim(f"leaf {trial!r:.80} has scores or labels, but no output")
+        self._order = order
+        self._indexes.append(index)
         self._tree.add(item)
         for name in VALUES:
             if name not in values:
@@ -125,90 +120,76 @@ class _Check:
             elif sha256(values[name].encode()).hexdigest() != content[name]:
                 raise InvalidClaim(f"the {name} of leaf {index:,} is not the one that it commits to")
         self._check_scores(content, values)
-        if len(self._recomputed) + len(self._not_recomputed) > MAX_NAMES:
+        self._names.update(content["scores"])
+        if len(self._names) > MAX_NAMES:
             raise InvalidClaim(f"the leaves have scores of more than {MAX_NAMES:,} names")
         self._means.add(content)
 
-    def _check_trial(self, content: Mapping[str, Any]) -> None:
-        if content["output"] is None and (content["scores"] or content["unscored"] or content["labels"]):
-            raise InvalidClaim(f"leaf {content['trial']!r:.80} has scores or labels, but no output")
-        identity = hash((content["case"], content["variant"], content["repeat"]))
-        if identity in self._identities:
-            raise InvalidClaim(f"leaf {content['trial']!r:.80} has the case, variant and repeat of another")
-        self._identities.add(identity)
-
     def _check_scores(self, content: Mapping[str, Any], values: Mapping[str, str]) -> None:
-        for name, score in content["scores"].items():
-            try:
-                if "output" not in values or "expected" not in values:
-                    raise NotRecomputed("output or expected output not disclosed")
-                value = self._recompute(self._scorers.get(name, {}), score["version"], values["output"], values["expected"])
-            except NotRecomputed as exc:
-                self._not_recomputed[name, str(exc)] += 1
-                continue
-            self._recomputed[_scorer_text(name, self._scorers[name])] += 1
-            if (value.__class__, value) != (score["value"].__class__, score["value"]) and len(
-                self._mismatches
-            ) < _MAX_MISMATCHES:
-                self._mismatches.append(f"{name} of {content['trial']!r:.80} is {value!r:.40}, not {score['value']!r:.40}")
+        """Recompute scores, and count them by name and reason why they were not recomputed."""
+        scores: Mapping[str, Any] = content["scores"]
+        if "output" not in values or "expected" not in values:
+            self._scores.update((name, "output or expected output not disclosed") for name in scores)
+            return
+        for name, value, reason in self._recompute(scores, values["output"], values["expected"]):
+            stated = scores[name]["value"]
+            self._scores[name, reason] += 1
+            is_equal = reason or (value.__class__, value) == (stated.__class__, stated)
+            if not is_equal and len(self._mismatches) < _MAX_MISMATCHES:
+                self._mismatches.append(f"{name} of {content['trial']!r:.80} is {value!r:.40}, not {stated!r:.40}")
 
     def lines(self) -> Iterator[Line]:
-        """Yield the result; raise an error if leaves are missing."""
-        count = plural(self._seen, "leaf", "leaves")
-        if self._seen != self._count or (self._drawn is not None and len(self._drawn) != self._seen):
-            raise InvalidClaim(f"{count} of {self._count!r:.40}: the bundle is truncated")
+        """Yield the result; raise an error if leaves are missing, or are not those of the sample."""
+        seen, sample = len(self._indexes), self._header.get("sample")
+        leaves = plural(seen, "leaf", "leaves")
+        if seen != self._header["leaves"]:
+            raise InvalidClaim(f"{leaves} of {self._header['leaves']:,}: the bundle is truncated")
         if not self._is_complete:
-            yield Line("root", "ok", f"{count} of {self._size:,} proven to be in the tree")
-            yield Line("root", "unchecked", f"{self._size - self._seen:,} leaves are not disclosed")
+            yield Line("root", "ok", f"{leaves} of {self._size:,} proven to be in the tree")
+            yield Line("root", "unchecked", f"{self._size - seen:,} leaves are not disclosed")
         elif self._tree.digest() == self._root:
-            yield Line("root", "ok", f"recomputed from all {count}")
+            yield Line("root", "ok", f"recomputed from all {leaves}")
         else:
             raise InvalidClaim("the root of all leaves is not that of the statement: a leaf was changed")
-        if self._sample is not None:
-            yield Line("sample", "ok", f"seed {self._sample['seed']} draws these {count}")
-        yield from self._value_lines()
-        yield from claim_lines(self._statement, self._means.members(), f"all {count}", is_complete=self._is_complete)
-        for name, (salt, value) in self._commitments.items():
-            stated = self._statement.predicate["commitments"][name]["value"]
-            yield Line.comparing(
-                "commitment", commitment(bytes.fromhex(salt), value) == stated, f"the committed one: {value}", f"{name}: "
-            )
-
-    def _value_lines(self) -> Iterator[Line]:
+        if sample is not None:  # It is drawn only if it has as many leaves as the bundle, so its size costs no time.
+            is_drawn = seen == min(sample["size"], self._size)
+            is_drawn = is_drawn and [*self._indexes] == sample_indexes(self._root, self._size, **sample)
+            yield Line.comparing("sample", is_drawn, f"the leaves that seed {sample['seed']} draws")
         for name in VALUES:
             number = self._undisclosed[name]
-            yield Line(
-                "values",
-                "unchecked" if number else "ok",
-                f"{name}: {f'{number:,} not disclosed' if number else 'as committed'}",
-            )
-        for text in self._mismatches:
-            yield Line("scores", "failed", text)
-        for name, number in self._recomputed.items():
-            if not self._mismatches:
-                yield Line("scores", "ok", f"{name}: {plural(number, 'score')} recomputed: equal")
-        for (name, reason), number in self._not_recomputed.items():
-            yield Line("scores", "unchecked", f"{name}: {plural(number, 'score')} not recomputed: {reason}")
+            text = f"{name}: {f'{number:,} not disclosed' if number else 'as committed'}"
+            yield Line("values", "unchecked" if number else "ok", text)
+        yield from (Line("scores", "failed", text) for text in self._mismatches)
+        for (name, reason), number in self._scores.items():
+            text = f"{_scorer_text(name, self._header['scorers'].get(name, {}))}: {plural(number, 'score')}"
+            if reason:
+                yield Line("scores", "unchecked", f"{text} not recomputed: {reason}")
+            elif not self._mismatches:
+                yield Line("scores", "ok", f"{text} recomputed: equal")
+        yield from claim_lines(self._statement, self._means.members(), f"all {leaves}", is_complete=self._is_complete)
+        for name, secret in self._header["commitments"].items():
+            stated = self._statement.predicate["commitments"][name]["value"]
+            is_equal = commitment(bytes.fromhex(secret["salt"]), secret["text"]) == stated
+            yield Line.comparing("commitment", is_equal, f"the committed one: {secret['text']}", f"{name}: ")
 
 
 def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
     """Return the name of a score, with scorer and parameters unless it is the plain built-in scorer of this name."""
     parameters = [f"{key}={value!r:.200}" for key, value in definition.items() if key not in {"name", "address"}]
-    scorer = " ".join([definition["name"], *parameters])
+    scorer = " ".join([definition.get("name", name), *parameters])
     return name if scorer == name else f"{name} ({scorer})"
 
 
 def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool = True) -> Iterator[Line]:
     """Yield a line for each claim; `members` are those that follow from `source`, which may be a part of the leaves."""
-    stated = {**statement.predicate, MEMBER: {name: statement.own[name] for name in ("figures", "outputs", "errors")}}
+    stated = {**statement.predicate, MEMBER: {name: statement.own[name] for name in members[MEMBER]}}
     if is_complete and (wrong := [name for name in members if members[name] != stated[name]]):
         yield Line("claim", "failed", f"{', '.join(wrong)}: not what follows from {source}")
     elif not is_complete and any(number > total for number, total in zip(_counts(members), _counts(stated), strict=True)):
         yield Line("claim", "failed", "the disclosed leaves have more values, outputs or errors than are stated for all")
     else:
-        for text in statement.claim_texts:
-            checked = f"recomputed from {source}" if is_complete else "stated, not recomputed: that needs all leaves"
-            yield Line("claim", "ok" if is_complete else "unchecked", f"{text}; {checked}")
+        checked = f"recomputed from {source}" if is_complete else "stated, not recomputed: that needs all leaves"
+        yield from (Line("claim", "ok" if is_complete else "unchecked", f"{x}; {checked}") for x in statement.claim_texts)
 
 
 def _counts(members: Mapping[str, Any]) -> list[int]:
@@ -221,13 +202,13 @@ def commitment(salt: bytes, value: str) -> str:
     return sha256(salt + value.encode()).hexdigest()
 
 
-def sample_indexes(root: bytes, size: int, n: int, seed: int) -> list[int]:
-    """Return the indexes of a random sample: the first `n` that the SHA-256 of root, seed and a counter draw.
+def sample_indexes(root: bytes, population: int, size: int, seed: int) -> list[int]:
+    """Return the indexes of a random sample: the first `size` that the SHA-256 of root, seed and a counter draw.
 
     They depend on the root, so who committed to it could not choose what a seed draws that was named afterwards. The time is
     that of the sample, not of the tree: a statement may claim any size.
     """
     drawn, numbers = set[int](), count()
-    while len(drawn) < min(n, size):
-        drawn.add(int.from_bytes(sha256(f"{root.hex()}\n{seed}\n{next(numbers)}".encode()).digest()) % size)
+    while len(drawn) < min(size, population):
+        drawn.add(int.from_bytes(sha256(f"{root.hex()}\n{seed}\n{next(numbers)}".encode()).digest()) % population)
     return sorted(drawn)

@@ -1,8 +1,8 @@
 """What each trial contributes to a claim, as the bytes of its leaf; and the salts that hide it.
 
 A leaf is canonical JSON of one trial: its case, the digests of input, expected output and output, its scores with versions, and
-the labels of reviewers without their names. Leaves are ordered by the trial's name, so a checker who reads them one after the
-other sees that no trial is in the tree twice, without remembering them.
+the labels of reviewers without their names. Leaves are ordered by case, variant and repeat, so a checker who reads them one
+after the other sees that none of these is in the tree twice, without remembering them.
 
 The hash of a leaf that says `yes` or `no` could be guessed. Each leaf therefore has a salt of 128 bits: the keyed BLAKE2b of
 the trial, with a key that depends on the secret of the run and on the heads of its journals. Who gets a leaf and its salt
@@ -17,7 +17,7 @@ from hashlib import blake2b, sha256
 from typing import Any, Final
 
 from evaljournal.journal import Blob, Record
-from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
 from evaljournal.replay.claims.statement import canonical
 from evaljournal.replay.review.labels import Label, OutputKey
 from evaljournal.replay.state.trial import DONE_STAGES, Location, TrialState
@@ -56,13 +56,16 @@ class _Digests:
         return [text[at : at + 2 * _DIGEST] for at in range(0, len(text), 2 * _DIGEST)]
 
 
+def leaf_order(trial: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return what leaves are sorted by; no two leaves of a tree have the same."""
+    return trial["case"], trial["variant"], trial["repeat"]
+
+
 class Values:
     """The digests of all inputs, expected outputs and outputs of a run, collected while its records are read."""
 
     def __init__(self) -> None:
         self._cases, self._outputs = _Digests(2), _Digests(1)
-        self.is_redefined = False
-        """Whether a session adopted another definition, so that parts of the run may be from different ones."""
 
     def apply(self, record: Record) -> None:
         """Keep the digests of a record's values."""
@@ -71,31 +74,29 @@ class Values:
             self._cases.add(record, event.input, event.expected)
         elif event.__class__ is AttemptSucceeded:
             self._outputs.add(record, event.output)
-        elif event.__class__ is SessionStarted:
-            self.is_redefined |= event.adopted is not None
 
     def leaves(self, trials: Mapping[str, TrialState], labels: Iterable[Label]) -> Iterator[dict[str, Any]]:
         """Yield the leaf of each trial with an output or an error in the order of the leaves; withdrawn ones have none."""
         by_output: dict[OutputKey, list[dict[str, Any]]] = {}
         for label in sorted(labels, key=lambda label: (label.name, str(label.value))):
             by_output.setdefault(label.key, []).append({"name": label.name, "value": label.value})
-        for name in sorted(name for name, trial in trials.items() if trial.stage in DONE_STAGES):
+        done = ((trial.case, trial.variant, trial.repeat, name) for name, trial in trials.items() if trial.stage in DONE_STAGES)
+        for case, variant, repeat, name in sorted(done):
             trial = trials[name]
             location = trial.output_location if trial.stage == "completed" else None
             output = None if location is None else self._outputs.of(location)[0]
             input_, expected = self._cases.of(trial.input_location)
-            has_output = output is not None  # An error has no value that could be part of a mean.
-            scores = {scorer: {"value": value, "version": version} for scorer, (version, value) in trial.scores.items()}
+            scores = {} if output is None else trial.scores  # An error has no value that could be part of a mean.
             yield {
-                "case": trial.case,
+                "case": case,
                 "expected": expected,
                 "fingerprint": trial.fingerprint,
                 "input": input_,
-                "labels": by_output.get(OutputKey(trial.case, trial.fingerprint, output), []) if output is not None else [],
+                "labels": [] if output is None else by_output.get(OutputKey(case, trial.fingerprint, output), []),
                 "output": output,
-                "repeat": trial.repeat,
-                "scores": scores if has_output else {},
+                "repeat": repeat,
+                "scores": {scorer: {"value": value, "version": version} for scorer, (version, value) in scores.items()},
                 "trial": name,
-                "unscored": sorted(trial.unscored) if has_output else [],
-                "variant": trial.variant,
+                "unscored": [] if output is None else sorted(trial.unscored),
+                "variant": variant,
             }

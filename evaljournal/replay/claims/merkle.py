@@ -65,17 +65,12 @@ def path(tree: Sequence[bytes], index: int) -> list[bytes]:
 
 def root_of_path(item: bytes, index: int, size: int, siblings: Sequence[bytes]) -> bytes | None:
     """Return the root that a leaf's hash and its path give in a tree of `size` leaves; None if the path does not fit."""
-    last = size - 1
-    if not 0 <= index <= last:
+    if not 0 <= index < size or (size == 1) is bool(siblings):
         return None
-    for sibling in siblings:
-        if not last:
-            return None
-        if index & 1 or index == last:
-            item = _node_hash(sibling, item)
-            while not index & 1 and index:
-                index, last = index >> 1, last >> 1
-        else:
-            item = _node_hash(item, sibling)
-        index, last = index >> 1, last >> 1
-    return None if last else item
+    if size == 1:
+        return item
+    split = 1 << (size - 1).bit_length() - 1  # The largest power of two below the size.
+    *others, sibling = siblings
+    if index < split:
+        return (left := root_of_path(item, index, split, others)) and _node_hash(left, sibling)
+    return (right := root_of_path(item, index - split, size - split, others)) and _node_hash(sibling, right)

@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+RESULT_TYPE: Final = "https://in-toto.io/attestation/eval-result/v0.1"
+PLAN_TYPE: Final = "urn:evaljournal:eval-plan:1"
+PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+VERSION: Final = 1
 MAX_TRIALS: Final = 10_000_000
 MAX_NAMES: Final = 1_000
 _MAX_SIGNATURES: Final = 16
@@ -19,7 +24,6 @@ _TEXT, _OPTIONAL_INTEGER, _VALUE = (str,), (int, type(None)), (bool, int, float,
 _HASH: Final = re.compile("[0-9a-f]{64}")
 _HEAD: Final = re.compile("[0-9a-f]{32,64}")
 _SALT: Final = re.compile("[0-9a-f]{32}")
-_SCORE: Final = re.compile(r"\w[\w.-]*")
 _VARIANT: Final = re.compile(r"[\w.-]{0,200}")
 _COUNT: Final = range(MAX_TRIALS + 1)
 _INTEGERS: Final = range(1 << 63)
@@ -35,24 +39,18 @@ def _time(value: Any) -> bool:
         return False
 
 
-def _salt_and_text(value: Any) -> bool:
-    return (
-        value.__class__ is list and [str, str] == [item.__class__ for item in value] and _SALT.fullmatch(value[0]) is not None
-    )
-
-
 ENVELOPE: Final[dict[Any, Any]] = {
     "payload": _TEXT,
-    "payloadType": "application/vnd.in-toto+json",
+    "payloadType": PAYLOAD_TYPE,
     "signatures": [{"keyid?": _TEXT, "sig": _TEXT}, range(_MAX_SIGNATURES + 1)],
 }
 _CLAIM: Final[dict[Any, Any]] = {"metric": _TEXT, "comparator": _TEXT, "threshold": _TEXT}
-_FIGURE: Final[dict[Any, Any]] = {"kind": ("", "label"), "name": _SCORE, "variant": _VARIANT}
-_STATEMENT: Final[dict[Any, Any]] = {"_type": "https://in-toto.io/Statement/v1", "predicateType": _TEXT}
+_SECRET: Final[dict[Any, Any]] = {"salt": _SALT, "text": _TEXT}
 _EVALUATOR: Final = {"id": _TEXT}
 
 PLAN: Final[dict[Any, Any]] = {
-    **_STATEMENT,
+    "_type": STATEMENT_TYPE,
+    "predicateType": PLAN_TYPE,
     "subject": [{"name": "cases", "digest": {"evaljournalCases": _TEXT}}, range(1, 2)],
     "predicate": {
         "claims": [_CLAIM, range(1, 101)],
@@ -63,11 +61,12 @@ PLAN: Final[dict[Any, Any]] = {
         "task": _TEXT,
         "scorers": {...: _TEXT},
         "trials": _COUNT,
-        "evaljournal": {"version": 1, "figures": [_FIGURE, range(1, 101)]},
+        "evaljournal": {"version": VERSION},
     },
 }
 RESULT: Final[dict[Any, Any]] = {
-    **_STATEMENT,
+    "_type": STATEMENT_TYPE,
+    "predicateType": RESULT_TYPE,
     "subject": [
         {"name": re.compile(r"(run|review)/[\w.-]{1,200}"), "digest": {"evaljournalHead": _HEAD, "sha256": _HASH}},
         range(1, 3),
@@ -84,22 +83,22 @@ RESULT: Final[dict[Any, Any]] = {
         "harness": {"name": "evaljournal", "version": _TEXT, "digest": {"dirHash1": _HASH}},
         "preRegistration?": {"alg": "sha256", "value": _HASH},
         "evaljournal": {
-            "version": 1,
+            "version": VERSION,
             "tree": {"hash": "rfc6962-sha256", "size": _COUNT, "root": _HASH},
-            "figures": [{**_FIGURE, "values": _INTEGERS, "missing": _COUNT}, range(1, 101)],
+            "figures": [{"values": _INTEGERS, "missing": _COUNT}, range(1, 101)],
             "outputs": _COUNT,
             "errors": _COUNT,
-            "withdrawn": _COUNT,
+            "history": dict.fromkeys(("withdrawn", "adopted", "replayed", "forks", "shards"), _INTEGERS),
         },
     },
 }
 HEADER: Final[dict[Any, Any]] = {
-    "bundle": 1,
+    "bundle": VERSION,
     "statement": ENVELOPE,
     "leaves": _COUNT,
     "scorers": {...: {"name": _TEXT, ...: (*_VALUE, type(None))}},
     "sample?": {"size": range(1, MAX_SAMPLE + 1), "seed": _INTEGERS},
-    "commitments": {"model?": _salt_and_text, "dataset?": _salt_and_text},
+    "commitments": {"model?": _SECRET, "dataset?": _SECRET},
 }
 LINE: Final[dict[Any, Any]] = {
     "index": _COUNT,
@@ -125,37 +124,31 @@ LEAF: Final[dict[Any, Any]] = {
 }
 
 
-def check_shape(value: Any, shape: Any, path: str = "") -> None:
+def check_shape(value: Any, shape: Any, path: str = "it") -> None:
     """Raise a ValueError unless a value has a shape.
 
     A shape is a mapping of members (`name?` may be missing, `...` stands for others), a list of the shape of the items and the
     range of their number, a tuple of alternatives, a range of integers, a pattern, a type, a condition, or the only value.
     """
-    if isinstance(shape, Mapping):
-        _check_members(value, shape, path)
-    elif isinstance(shape, list):
-        items, numbers = shape
-        if value.__class__ is not list or len(value) not in numbers:
-            raise ValueError(f"{path or 'it'} is not a list of {numbers.start:,} to {numbers.stop - 1:,} items")
-        for item in value:
-            check_shape(item, items, f"{path}[]")
-    elif not _fits(value, shape):
-        raise ValueError(f"{path or 'it'} is {value!r:.80}, which is not allowed")
-
-
-def _check_members(value: Any, shape: Mapping[Any, Any], path: str) -> None:
-    if value.__class__ is not dict:
-        raise ValueError(f"{path or 'it'} is not an object")
-    members = {name.removesuffix("?"): item for name, item in shape.items() if name is not ...}
-    if ... in shape and len(value) > MAX_NAMES:
-        raise ValueError(f"{path} has more than {MAX_NAMES:,} members")
-    for name in value:
-        if name not in members and ... not in shape:
-            raise ValueError(f"unknown member {f'{path}.{name}'.lstrip('.')!r:.200}")
-        check_shape(value[name], members[name] if name in members else shape[...], f"{path}.{name}".lstrip(".")[:200])
-    for name in shape:
-        if name is not ... and name not in value and not name.endswith("?"):
-            raise ValueError(f"{f'{path}.{name}'.lstrip('.')} is missing")
+    match shape:
+        case Mapping():
+            members = {name.removesuffix("?"): item for name, item in shape.items() if name is not ...}
+            if value.__class__ is not dict or len(value) > MAX_NAMES:
+                raise ValueError(f"{path} is not an object, or has more than {MAX_NAMES:,} members")
+            if missing := [name for name in members if name not in value and name in shape]:
+                raise ValueError(f"{path}.{missing[0]} is missing")
+            for name, item in value.items():
+                if name not in members and ... not in shape:
+                    raise ValueError(f"unknown member {name!r:.80} of {path}")
+                check_shape(item, members[name] if name in members else shape[...], f"{path}.{name}"[:200])
+        case list():
+            items, numbers = shape
+            if value.__class__ is not list or len(value) not in numbers:
+                raise ValueError(f"{path} is not a list of {numbers.start:,} to {numbers.stop - 1:,} items")
+            for item in value:
+                check_shape(item, items, f"{path}[]")
+        case _ if not _fits(value, shape):
+            raise ValueError(f"{path} is {value!r:.80}, which is not allowed")
 
 
 def _fits(value: Any, shape: Any) -> bool:

@@ -20,24 +20,28 @@ import attrs
 import orjson
 
 from evaljournal.journal import JournalError
-from evaljournal.replay.claims.shapes import ENVELOPE, PLAN, RESULT, check_shape
+from evaljournal.replay.claims.shapes import ENVELOPE, PAYLOAD_TYPE, PLAN, PLAN_TYPE, RESULT, check_shape
 from evaljournal.replay.state.tally import is_summable
+from evaljournal.replay.text import plural
 
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
-RESULT_TYPE: Final = "https://in-toto.io/attestation/eval-result/v0.1"
-PLAN_TYPE: Final = "urn:evaljournal:eval-plan:1"
-PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 HEAD: Final = "evaljournalHead"  # The digest of a journal that is the hash of its last record.
 MEMBER: Final = "evaljournal"  # Our member of the predicate.
-VERSION: Final = 1
 
 _CLAIM: Final = re.compile(
-    r"\s*+(?:(?P<kind>label)\s*+:\s*+)?(?P<name>\w[\w.-]*+)\s*+(?P<comparator>>=|<=|>|<)\s*+"
+    r"\s*+(?P<label>label\s*+:\s*+)?(?P<name>\w[\w.-]*+)(?:@(?P<variant>[\w.-]{1,200}+))?\s*+(?P<comparator>>=|<=|>|<)\s*+"
     r"(?P<threshold>-?[0-9]{1,40}+(?:\.[0-9]{1,40}+)?+)\s*+(?P<percent>%?)\s*+"
 )
 _COMPARATORS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _EXACT: Final = decimal.Context(prec=1_000, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[decimal.Inexact])
 # Sums of a million decimals between 1e-324 and 1e100 need fewer than 450 digits.
+_HISTORY: Final = {
+    "withdrawn": ("withdrawn trial", "withdrawn trials"),
+    "adopted": ("change of the definition", "changes of the definition"),
+    "replayed": ("replayed reply", "replayed replies"),
+    "forks": ("fork", "forks"),
+    "shards": ("merged shard", "merged shards"),
+}
+"""What a reader should know of how the results came about → one of it, several of it; shown unless there are none."""
 
 
 class InvalidClaim(JournalError):
@@ -46,34 +50,40 @@ class InvalidClaim(JournalError):
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """A comparison of the mean of a score with a decimal number; of kind `label`, of the mean of the labels of this name."""
+    """A comparison of the mean of a score, or of the labels of this name, with a decimal number."""
 
     name: str
-    kind: str = ""
+    is_label: bool = False
     variant: str = ""  # Empty: all trials count.
     comparator: str
     threshold: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a claim, such as `exact>=0.9`, `f1>0.5`, `exact>=90%` or `label:judge>=0.9`."""
+        """Parse a claim, such as `exact>=0.9`, `f1>0.5`, `exact@mini>=90%` or `label:judge>=0.9`."""
         match = _CLAIM.fullmatch(text)
         if match is None:
             raise InvalidClaim(f"{text!r:.100} is not a claim: expected NAME>=NUMBER, such as 'exact>=0.9'")
         threshold = _EXACT.scaleb(Decimal(match["threshold"]), Decimal(-2 if match["percent"] else 0))
-        return cls(name=match["name"], kind=match["kind"] or "", comparator=match["comparator"], threshold=f"{threshold:f}")
+        return cls(
+            name=match["name"],
+            is_label=match["label"] is not None,
+            variant=match["variant"] or "",
+            comparator=match["comparator"],
+            threshold=f"{threshold:f}",
+        )
 
     @property
     def metric(self) -> str:
         """Its name in the predicate: `exact`, `exact@mini`, `label:judge`."""
-        return f"{self.kind}{self.kind and ':'}{self.name}{self.variant and '@'}{self.variant}"
+        return f"{'label:' if self.is_label else ''}{self.name}{self.variant and '@'}{self.variant}"
 
     def __str__(self) -> str:
         return f"{self.metric} {self.comparator} {self.threshold}"
 
     def values(self, leaf: Mapping[str, Any]) -> list[Any]:
         """Return the values that a trial contributes."""
-        if self.kind:
+        if self.is_label:
             return [label["value"] for label in leaf["labels"] if label["name"] == self.name]
         return [leaf["scores"][self.name]["value"]] if self.name in leaf["scores"] else []
 
@@ -90,24 +100,29 @@ class Means:
         """Add what a trial contributes; raise `InvalidClaim` if a value is no number."""
         self._ends[leaf["output"] is not None] += 1
         for claim, sums in self._sums:
-            values = claim.values(leaf) if not claim.variant or leaf["variant"] == claim.variant else None
-            for value in values or ():
+            if claim.variant and leaf["variant"] != claim.variant:
+                continue
+            values = claim.values(leaf)
+            for value in values:
                 if not is_summable(value):
                     raise InvalidClaim(f"{claim.metric}: {value!r:.40} of trial {leaf['trial']!r:.80} has no part in a mean")
                 sums[2] = _EXACT.add(sums[2], Decimal(value) if isinstance(value, int) else Decimal(repr(value)))
-            sums[0] += len(values or ())
-            sums[1] += values is not None and not values
+            sums[0] += len(values)
+            sums[1] += not values
 
     def members(self) -> dict[str, Any]:
         """Return the members of the predicate and, in `MEMBER`, of ours that follow from the leaves."""
-        claims, figures = list[dict[str, Any]](), list[dict[str, Any]]()
-        for claim, (values, missing, total) in self._sums:
-            passed = _COMPARATORS[claim.comparator](total, _EXACT.multiply(Decimal(claim.threshold), Decimal(values)))
-            claims.append({"metric": claim.metric, "comparator": claim.comparator, "threshold": claim.threshold})
-            claims[-1]["passed"] = bool(passed and values)
-            figures.append(
-                {"kind": claim.kind, "name": claim.name, "variant": claim.variant, "values": values, "missing": missing}
-            )
+        claims = [
+            {
+                "metric": claim.metric,
+                "comparator": claim.comparator,
+                "threshold": claim.threshold,
+                "passed": number > 0
+                and _COMPARATORS[claim.comparator](total, _EXACT.multiply(Decimal(claim.threshold), Decimal(number))),
+            }
+            for claim, (number, _, total) in self._sums
+        ]
+        figures = [{"values": number, "missing": missing} for _, (number, missing, _) in self._sums]
         own = {"figures": figures, "outputs": self._ends[1], "errors": self._ends[0]}
         return {"claims": claims, "sampleSize": min(figure["values"] for figure in figures), MEMBER: own}
 
@@ -129,13 +144,14 @@ class Statement:
         """What is claimed, a line for each claim."""
         if self.is_plan:
             return [f"{claim} planned" for claim in self.claims]
-        results = zip(self.claims, self.predicate["claims"], self.own["figures"], strict=True)
-        verdicts = {True: "holds", False: "does not hold"}
-        withdrawn = f", {self.own['withdrawn']:,} trials withdrawn" if self.own["withdrawn"] else ""
+        notes = [
+            f", {plural(self.own['history'][name], *texts)}" for name, texts in _HISTORY.items() if self.own["history"][name]
+        ]
         return [
-            f"{claim} {verdicts[item['passed']]}: {figure['values']:,} values, {figure['missing']:,} missing{withdrawn}"
-            + ("" if claim.name.isascii() else f" (the score is {claim.name!a})")  # A letter may look like another.
-            for claim, item, figure in results
+            f"{claim} {'holds' if item['passed'] else 'does not hold'}: {figure['values']:,} values, "
+            f"{figure['missing']:,} missing{''.join(notes)}"
+            + ("" if claim.metric.isascii() else f" (the score is {claim.metric!a})")  # A letter may look like another.
+            for claim, item, figure in zip(self.claims, self.predicate["claims"], self.own["figures"], strict=True)
         ]
 
     @property
@@ -148,8 +164,8 @@ class Statement:
 
     def digest(self, name: str, algorithm: str) -> str:
         """Return a digest of a subject: the journal of the `run` or of its `review`, or the planned `cases`; empty without."""
-        subjects = (item for item in self.content["subject"] if str(item.get("name", "")).partition("/")[0] == name)
-        return next((str(item["digest"].get(algorithm, "")) for item in subjects), "")
+        subjects = (item for item in self.content["subject"] if item["name"].partition("/")[0] == name)
+        return next((item["digest"][algorithm] for item in subjects), "")
 
 
 def pre_authentication_encoding(payload: bytes) -> bytes:
@@ -192,26 +208,16 @@ def parse_envelope(fields: Any) -> Statement:
         payload = b64decode(fields["payload"], validate=True)
         signatures = [b64decode(item["sig"], validate=True) for item in fields["signatures"]]
         content = parse_canonical(payload)
-        is_plan = isinstance(content, dict) and content.get("predicateType") == PLAN_TYPE
-        check_shape(content, {**PLAN, "predicateType": PLAN_TYPE} if is_plan else {**RESULT, "predicateType": RESULT_TYPE})
+        is_plan = content["predicateType"] == PLAN_TYPE
+        check_shape(content, PLAN if is_plan else RESULT)
         predicate, own = content["predicate"], content["predicate"][MEMBER]
-        claims = [
-            Claim(
-                name=figure["name"],
-                kind=figure["kind"],
-                variant=figure["variant"],
-                comparator=item["comparator"],
-                threshold=item["threshold"],
-            )
-            for item, figure in zip(predicate["claims"], own["figures"], strict=True)
-        ]
-        for claim, item in zip(claims, predicate["claims"], strict=True):
-            parsed = Claim.parse(str(attrs.evolve(claim, variant="")))
-            if attrs.evolve(parsed, variant=claim.variant) != claim or claim.metric != item["metric"]:
-                raise ValueError(f"the claim on {item['metric']!r:.80} is not that of its figures")
+        texts = [f"{item['metric']} {item['comparator']} {item['threshold']}" for item in predicate["claims"]]
+        claims = list(map(Claim.parse, texts))
+        if texts != list(map(str, claims)):
+            raise ValueError("a claim is not in its shortest form")
         if not is_plan:
             _check_result(content["subject"], predicate, own)
-    except (LookupError, TypeError, ValueError, AttributeError, decimal.DecimalException) as exc:
+    except (LookupError, TypeError, ValueError, AttributeError, decimal.DecimalException, InvalidClaim) as exc:
         raise InvalidClaim(f"not a statement of evaljournal ({type(exc).__name__}: {exc!s:.400})") from exc
     return Statement(
         payload=payload, signatures=signatures, content=content, predicate=predicate, own=own, claims=claims, is_plan=is_plan
@@ -222,9 +228,10 @@ def _check_result(subjects: Sequence[Mapping[str, Any]], predicate: Mapping[str,
     """Raise an error unless the subjects of a result are a run and its review, and its counts add up."""
     if [item["name"].partition("/")[0] for item in subjects] != ["run", "review"][: len(subjects)]:
         raise ValueError("its subjects are not a run and its review")
-    size, numbers = own["tree"]["size"], [figure["values"] for figure in own["figures"]]
-    trials = [figure["missing"] + figure["values"] for figure in own["figures"] if not figure["kind"]]
-    if size != own["outputs"] + own["errors"] or predicate["sampleSize"] != min(numbers) or max(trials, default=0) > size:
+    size, values = own["tree"]["size"], [figure["values"] for figure in own["figures"]]
+    figures = list(zip(predicate["claims"], own["figures"], strict=True))
+    trials = [figure["missing"] + figure["values"] for item, figure in figures if not item["metric"].startswith("label:")]
+    if size != own["outputs"] + own["errors"] or predicate["sampleSize"] != min(values) or max(trials, default=0) > size:
         raise ValueError("its counts do not add up")
-    if any(item["passed"] and not number for item, number in zip(predicate["claims"], numbers, strict=True)):
+    if any(item["passed"] and not figure["values"] for item, figure in figures):
         raise ValueError("a claim without values has passed")

@@ -12,6 +12,8 @@ from evaljournal.runner.scorers.scorer import Score
 
 _MAX_QUOTED_LENGTH: Final = 80
 """Maximum characters of a value that a reason quotes."""
+_MAX_PATH: Final = 500
+"""Maximum characters of a path that a reason names: its end."""
 
 
 class MissingExpected(Fatal):
@@ -41,7 +43,7 @@ def difference_of(value: Any, expected: Any, path: str = "") -> str | None:  # n
     match value, expected:
         case dict(), dict():
             for key in dict.fromkeys([*expected, *value]):
-                key_path = f"{path}.{key}" if path else str(key)
+                key_path = (f"{path}.{key}" if path else str(key))[-_MAX_PATH:]  # Each level keeps its own.
                 if key not in value or key not in expected:
                     return f"missing key {key_path}" if key not in value else f"unexpected key {key_path}"
                 if difference := difference_of(value[key], expected[key], key_path):

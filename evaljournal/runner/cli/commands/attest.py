@@ -8,9 +8,9 @@ from typing import Final
 
 import click
 
-from evaljournal.replay.claims.statement import InvalidClaim, Statement
+from evaljournal.replay.claims.statement import Statement
 from evaljournal.replay.text import printable
-from evaljournal.runner.cli.arguments import find_reference, output_option
+from evaljournal.runner.cli.arguments import find_run, output_option
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
@@ -43,7 +43,7 @@ def attest(
 
     The statement commits to the journal, the labels and every trial, and contains none of them. It is kept in RUN/claims/ with
     the secret that hides the trials; `disclose` shows some or all of them to a checker. A claim is about the mean of a score,
-    or of labels (label:NAME), with >=, >, <= or <. With variants, it is made for each; RUN@VARIANT names one.
+    or of labels (label:NAME), with >=, >, <= or <. With variants, it is made for each; NAME@VARIANT names one.
 
     A run that `verify` rejects or that is not finished cannot be attested. Exit code 1 if a claim does not hold; it is stated
     nevertheless, as not passed.
@@ -62,9 +62,9 @@ def attest(
     if is_plan:
         statement, file = _plan(reference or "", claims, evaluator, key), None
     else:
-        run, plan = find_reference(reference), None if planned is None else _read_plan(planned)
-        statement = attest_run(run.path, claims, run.variant, plan, evaluator=evaluator, key=key)
-        file = keep_statement(run.path, statement)
+        run, plan = find_run(reference), None if planned is None else read_statement(planned, is_plan=True)
+        statement = attest_run(run, claims, plan, evaluator=evaluator, key=key)
+        file = keep_statement(run, statement)
     if target is not None:
         write_statement(statement, target)
     for text in (*statement.claim_texts, *statement.commitment_texts):
@@ -88,9 +88,3 @@ def _plan(reference: str, claims: Sequence[str], evaluator: str, key: Path | Non
         settings, _ = effective_settings(evaluation.settings, {}, {})
         selection = select_trials(evaluation, settings, None, yes=True)
         return plan_statement(selection, settings, claims, evaluator=evaluator, key=key)
-
-
-def _read_plan(file: Path) -> Statement:
-    if not (plan := read_statement(file)).is_plan:
-        raise InvalidClaim(f"{file} is not a plan; make one with `evaljournal attest --plan`")
-    return plan

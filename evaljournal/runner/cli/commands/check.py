@@ -16,7 +16,7 @@ from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.sessions.claims.claim import check_journal, check_plan
 from evaljournal.runner.sessions.claims.files import read_statement
-from evaljournal.runner.sessions.claims.recompute import recompute
+from evaljournal.runner.sessions.claims.recompute import Recomputation
 from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys
 
 
@@ -69,7 +69,7 @@ def _lines(
 ) -> Iterator[Line]:
     statement, lines, is_bundle = _read(file)
     yield _statement_line(statement, expected)
-    plan = None if plan_file is None else read_statement(plan_file)
+    plan = None if plan_file is None else read_statement(plan_file, is_plan=True)
     yield from check_signatures(statement, keys)
     if statement.is_plan:
         yield from (Line("claim", "unchecked", f"{claim}: planned") for claim in statement.claims)
@@ -105,7 +105,7 @@ def _read(file: Path) -> tuple[Statement, list[Line], bool]:
     with file.open("rb") as stream:
         if b'"bundle"' in stream.read(1 << 10):
             stream.seek(0)
-            return *check_bundle(stream, recompute), True
+            return *check_bundle(stream, Recomputation), True
     statement = read_statement(file)
     lines = [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")]
     if not statement.is_plan:

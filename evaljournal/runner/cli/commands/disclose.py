@@ -14,7 +14,6 @@ from evaljournal.runner.cli.arguments import output_option, run_argument
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.terminal.display import open_run
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
 from evaljournal.runner.sessions.claims.claim import disclose as disclose_trials
 from evaljournal.runner.sessions.claims.files import newest_statement, read_statement
@@ -66,8 +65,7 @@ def disclose(
         names = [name for text in trials for name in ([text] if text in states else text.split(","))]
         names = failing_trials(states) if is_failing else names
     drawn = None if sample is None or seed is None else {"size": sample, "seed": seed}
-    if (claim := read_statement(statement or newest_statement(path))).is_plan:
-        raise UsageError("the statement is a plan, which has no trials; pass that of a run with --statement")
+    claim = read_statement(statement or newest_statement(path), is_plan=False)
     count, lines = disclose_trials(path, claim, names, drawn, reveal)
     write_atomically(target, lines)
     echo(f"{target}: {count:,} of {claim.own['tree']['size']:,} trials disclosed", err=True)

@@ -15,14 +15,15 @@ from typing import Final
 import orjson
 
 from evaljournal.journal import JournalError
-from evaljournal.journal.disk.files import CREATE_NEW, DISK
+from evaljournal.journal.disk.files import DISK
 from evaljournal.replay.claims.statement import HEAD, InvalidClaim, Statement, canonical, envelope, parse_envelope
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
 
 _SECRET: Final = "secret"  # noqa: S105  # the name of a file
 _SECRET_BYTES: Final = 32
-_MAX_STATEMENT: Final = 16 << 20
+_MAX_STATEMENT: Final = 4 << 20
+_MAX_SUMMARIES: Final = 100
 
 
 def _directory(run: Path) -> Path:
@@ -51,10 +52,7 @@ def make_secret(run: Path) -> bytes:
     directory.mkdir(exist_ok=True)
     if (secret := read_secret(run)) is None:
         temporary = directory / f".{_SECRET}.{secrets.token_hex(8)}"
-        with open(DISK.open(str(temporary), CREATE_NEW), "wb") as stream:
-            stream.write(secrets.token_bytes(_SECRET_BYTES))
-            stream.flush()
-            DISK.fsync(stream.fileno())
+        write_atomically(temporary, [secrets.token_bytes(_SECRET_BYTES)])
         with suppress(FileExistsError):
             os.link(temporary, directory / _SECRET)
         temporary.unlink()
@@ -76,14 +74,19 @@ def keep_statement(run: Path, statement: Statement) -> Path:
     return file
 
 
-def read_statement(file: Path) -> Statement:
-    """Read a statement in its envelope."""
+def read_statement(file: Path, *, is_plan: bool | None = None) -> Statement:
+    """Read a statement in its envelope; raise `InvalidClaim` if it is a plan and must not be, or the other way round."""
     with DISK.read(str(file)) as stream:
         data = stream.read(_MAX_STATEMENT)
     try:
-        return parse_envelope(orjson.loads(data))
+        statement = parse_envelope(orjson.loads(data))
     except ValueError as exc:
         raise InvalidClaim(f"{file} is neither a statement nor a bundle ({exc})") from exc
+    if is_plan not in {None, statement.is_plan}:
+        raise InvalidClaim(
+            f"{file} is {'not a plan' if is_plan else 'a plan, which has no trials; pass the statement of a run'}"
+        )
+    return statement
 
 
 def kept_statements(run: Path) -> list[Path]:
@@ -97,13 +100,13 @@ def claim_summaries(run: Path, head: str) -> list[str]:
     Anyone can put a file into a directory, so nothing is shown as verified, and a statement about another head is marked.
     """
     summaries: list[str] = []
-    for file in kept_statements(run):
+    for file in kept_statements(run)[-_MAX_SUMMARIES:]:
         try:
             statement = read_statement(file)
             is_current = statement.digest("run", HEAD) == head
             note = f"{'' if is_current else 'about another run, or earlier records; '}not verified here: evaljournal check"
             summaries.append("; ".join([*statement.claim_texts, *statement.commitment_texts, note]))
-        except JournalError as exc:
+        except (JournalError, OSError) as exc:
             summaries.append(f"{file.name}: {exc}")
     return summaries
 

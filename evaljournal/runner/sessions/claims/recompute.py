@@ -1,59 +1,86 @@
 """Recompute the scores of disclosed leaves with the built-in scorers that make no calls.
 
 A definition in a bundle only selects one of our scorers and its parameters; its version, which the leaf commits to, says
-whether it is the one that gave the score. Nothing else is called, and a pattern that might take long is not searched.
+whether it is the one that gave the score. Nothing else is called, in particular no command.
+
+The values are untrusted, and some scorers take time by the product of two lengths. So a pattern that might take long is not
+searched, a long output is not compared with many expected outputs, and all scores together take at most half a minute of CPU,
+and a second per megabyte of values: whatever a bundle contains, the time of a check grows with its size.
 """
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 import orjson
 
-from evaljournal.replay.claims.checking import NotRecomputed
-from evaljournal.replay.claims.statement import canonical
 from evaljournal.runner.scorers.bounded_search import is_quick
 from evaljournal.runner.scorers.builtin import PLAIN_SCORERS, CloseTo, Regex, Similarity
 
+MAX_VALUE: Final = 4 << 20
+"""Bytes of the longest value that is disclosed, and of a longest output times the number of its expected outputs."""
 _MAX_PATTERN: Final = 200
-_MAX_PRODUCT: Final = 100_000_000
-"""Maximum product of two lengths for `similarity`: so a check takes no longer than its bundle is long."""
-_SCORERS: Final[Mapping[str, Callable[..., Any]]] = {
-    **{name: lambda scorer=scorer: scorer for name, scorer in PLAIN_SCORERS.items()},
-    "close_to": CloseTo,
-    "regex": Regex,
-    "similarity": Similarity,
-}
+_NO_SCORER: Final = "not a built-in scorer that makes no calls"
+_SECONDS: Final = 30
+_BYTES_PER_SECOND: Final = 1_000_000
+_WITH_PARAMETERS: Final[Mapping[str, Callable[..., Any]]] = {"close_to": CloseTo, "regex": Regex, "similarity": Similarity}
+
+
+class _NotRecomputed(Exception):
+    """A score cannot be recomputed; the message is the reason."""
 
 
 def is_recomputable(definition: Any) -> bool:
     """Return whether a recorded definition may be that of a scorer that can be recomputed."""
-    return isinstance(definition, dict) and "source" not in definition and definition.get("name") in _SCORERS
+    name = str(definition.get("name")) if isinstance(definition, dict) and "source" not in definition else ""
+    return name in PLAIN_SCORERS or name in _WITH_PARAMETERS
 
 
-@lru_cache(1_000)
-def _scorer(definition: bytes) -> Any:
-    fields = orjson.loads(definition)
-    return _SCORERS[fields["name"]](**{name: value for name, value in fields.items() if name not in {"name", "address"}})
+class Recomputation:
+    """Recomputes scores by the recorded definitions of their scorers."""
+
+    def __init__(self, definitions: Mapping[str, Mapping[str, Any]], clock: Callable[[], float] = time.process_time) -> None:
+        self._scorer = cache(lambda name: _scorer(definitions.get(name, {"name": ""})))  # It takes time to compile patterns.
+        self._clock, self._seconds_left = clock, float(_SECONDS)
+
+    def __call__(self, scores: Mapping[str, Any], output: str, expected: str) -> Iterator[tuple[str, Any, str]]:
+        """Yield the name and the value of each score of a trial, or why it is not recomputed."""
+        self._seconds_left += (len(output) + len(expected)) / _BYTES_PER_SECOND
+        for name, score in scores.items():
+            start, value, reason = self._clock(), None, ""
+            try:
+                if self._seconds_left < 0:
+                    raise _NotRecomputed("the scores before it took too long")
+                value = _recompute(self._scorer(name), score["version"], output, orjson.loads(expected))
+            except _NotRecomputed as exc:
+                reason = str(exc)
+            except Exception as exc:  # noqa: BLE001  # the values are untrusted, and no error of a scorer may end the check
+                reason = f"it raised {type(exc).__name__}"
+            self._seconds_left -= self._clock() - start
+            yield name, value, reason
 
 
-def recompute(definition: Mapping[str, Any], version: str, output: str, expected: str) -> Any:
-    """Return a score; raise `NotRecomputed` if that is impossible."""
-    if len(str(definition.get("pattern", ""))) > _MAX_PATTERN:  # Not even compiled.
-        raise NotRecomputed("its pattern might take long")
-    try:
-        scorer = _scorer(canonical(definition)) if is_recomputable(definition) else None
-        if scorer is None or scorer.fingerprint != version:
-            raise NotRecomputed("not a built-in scorer that makes no calls" if scorer is None else "another version of it")
-        values = orjson.loads(output), orjson.loads(expected)
-        if isinstance(scorer, Regex) and not is_quick(
-            str(values[1] if scorer.pattern is None else scorer.pattern), len(output)
-        ):
-            raise NotRecomputed("its pattern might take long")
-        if isinstance(scorer, Similarity) and len(output) * len(expected) > _MAX_PRODUCT:
-            raise NotRecomputed("its texts are too long")
-        return scorer(*values).value
-    except NotRecomputed:
-        raise
-    except Exception as exc:  # The values are untrusted, and no error of a scorer may end the check.
-        raise NotRecomputed(f"it raised {type(exc).__name__}") from exc
+def _recompute(scorer: Any, version: str, output: str, expected: Any) -> Any:
+    if isinstance(scorer, str) or scorer.fingerprint != version:
+        raise _NotRecomputed(scorer if isinstance(scorer, str) else "another version of it")
+    if len(output) * (len(expected) if isinstance(expected, list) else 1) > MAX_VALUE:
+        raise _NotRecomputed("its texts are too long")
+    if isinstance(scorer, Regex):
+        pattern = str(expected) if scorer.pattern is None else scorer.pattern
+        if not is_quick(pattern, len(output)):
+            raise _NotRecomputed("its pattern might take long")
+    return scorer(orjson.loads(output), expected).value
+
+
+def _scorer(definition: Mapping[str, Any]) -> Any:
+    """Return the scorer that a definition selects, or why it selects none."""
+    name, parameters = definition["name"], {key: value for key, value in definition.items() if key not in {"name", "address"}}
+    if name in PLAIN_SCORERS and not parameters:
+        return PLAIN_SCORERS[name]
+    if len(str(parameters.get("pattern"))) > _MAX_PATTERN:  # Not even compiled.
+        return "its pattern is too long"
+    with suppress(Exception):  # The parameters are untrusted.
+        return _WITH_PARAMETERS[name](**parameters)
+    return _NO_SCORER
