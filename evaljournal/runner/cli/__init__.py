@@ -36,7 +36,7 @@ _GROUPS: Final = {
     },
     "Live": {
         "watch": "Watch a run live.",
-        "view": "Show a run live in a browser.",
+        "view": "Show a run, or all runs, live in a browser.",
         "cancel": "Cancel the batches of a run.",
         "clean": "Remove what a killed run has not torn down.",
     },
