@@ -166,7 +166,9 @@ def test_integrations_are_independent() -> None:
         if f"{target}.".startswith("integrations.") and target.split(".")[1] != part
     }
 
-    assert {"inspect", "nat", "notebooks", "otlp", "phoenix", "promptfoo", "pytest", "ray"} == set(parts.values())
+    assert {"atif", "inspect", "nat", "notebooks", "otlp", "phoenix", "promptfoo", "pytest", "ray"} == set(
+        parts.values()
+    )
     assert set() == foreign
 
 

@@ -68,7 +68,7 @@ _GROUPS: Final = {
         "pack": "Pack the recorded replies of a run into one file.",
     },
     "Formats": {
-        "import": "Import a promptfoo configuration.",
+        "import": "Import a promptfoo configuration, or traces as cases.",
         "export": "Export a run: CSV, Parquet, JUnit, traces, …",
     },
 }
