@@ -29,9 +29,9 @@ from evaljournal.runner.data.tables import reject_unsupported, table_rows
 from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
-"""The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); an address, `hf://owner/name:config/split`; a DataFrame of pandas
-or polars; a Hugging Face dataset; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns
-one of these."""
+"""The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); an address, `hf://owner/name:config/split`; a DataFrame of
+pandas or polars; a Hugging Face dataset; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that
+returns one of these."""
 
 _NAN_HINT: Final = "-s nan=null, or Dataset(…, nan='null') in Python, reads NaN as null"
 
