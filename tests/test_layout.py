@@ -166,7 +166,19 @@ def test_integrations_are_independent() -> None:
         if f"{target}.".startswith("integrations.") and target.split(".")[1] != part
     }
 
-    assert {"inspect", "nat", "notebooks", "otlp", "phoenix", "promptfoo", "pytest", "ray"} == set(parts.values())
+    assert {
+        "atif",
+        "eee",
+        "huggingface",
+        "inspect",
+        "nat",
+        "notebooks",
+        "otlp",
+        "phoenix",
+        "promptfoo",
+        "pytest",
+        "ray",
+    } == set(parts.values())
     assert set() == foreign
 
 

@@ -31,7 +31,7 @@ SERVE = """
 from functools import partial
 from pathlib import Path
 import trio
-from evaljournal.runner.cli.server import serve
+from evaljournal.runner.cli.servers.server import serve
 
 trio.run(partial(serve, Path({run!r}), 0, {port}, on_ready=partial(print, flush=True), token="the-same"))
 """

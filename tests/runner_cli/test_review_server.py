@@ -16,7 +16,7 @@ from evaljournal.journal import verify
 from evaljournal.replay.review.labels import read_review
 from evaljournal.runner.cli.commands.annotate import open_intact_run
 from evaljournal.runner.cli.commands.review import current_sample
-from evaljournal.runner.cli.review_server import ReviewServer
+from evaljournal.runner.cli.servers.review import ReviewServer
 from tests.processes import wait_until
 from tests.runner_cli.commands import process
 

@@ -16,7 +16,7 @@ from evaljournal.journal.disk.lock import Lock
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page import variants_data
 from evaljournal.runner.cli import cli
-from evaljournal.runner.cli.server import FollowedRun, Server
+from evaljournal.runner.cli.servers.server import FollowedRun, Server
 from evaljournal.runner.runs.page import PageReader
 from tests.journal.samples import content, flip, lines_of, segment, session, started, write_sync
 from tests.replay.eventful_run import eventful_run

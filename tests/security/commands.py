@@ -56,7 +56,7 @@ def view(run: str) -> None:
 
     from evaljournal.journal.disk.segments import total_size
     from evaljournal.replay.page.page_columns import PageCursor
-    from evaljournal.runner.cli.server import FollowedRun
+    from evaljournal.runner.cli.servers.server import FollowedRun
 
     async def first_message() -> None:
         live = FollowedRun(Path(run), total_size(Path(run)))
@@ -124,7 +124,7 @@ if __name__ == "__main__":
     import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # before the first fork, as everything below
     from click.testing import CliRunner
 
-    import evaljournal.runner.cli.server  # noqa: F401
+    import evaljournal.runner.cli.servers.server  # noqa: F401
     from evaljournal.runner.cli import cli
     from tests.processes import ROOT, forked_arguments
 

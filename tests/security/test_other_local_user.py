@@ -51,7 +51,7 @@ def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: 
         on_ready("http://127.0.0.1:1/the-token/")
 
     monkeypatch.setattr(webbrowser, "open", record)
-    monkeypatch.setattr("evaljournal.runner.cli.server.serve", serve)
+    monkeypatch.setattr("evaljournal.runner.cli.servers.server.serve", serve)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = evaljournal("view", run, "--open")
 

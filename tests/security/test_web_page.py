@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from evaljournal.runner.cli.server import serve
+from evaljournal.runner.cli.servers.server import serve
 from tests.processes import TIMEOUT
 from tests.replay.eventful_run import eventful_run
 

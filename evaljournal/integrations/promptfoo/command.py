@@ -1,10 +1,8 @@
-"""The command `evaljournal import`."""
+"""What `evaljournal import` does with a promptfoo configuration: it writes files, and reports what has no counterpart."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
-
-import click
 
 from evaljournal.integrations.promptfoo.importing import Imported, import_config
 from evaljournal.replay.text import plural, printable
@@ -12,27 +10,8 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 
 
-@click.command("import")
-@click.argument("config", type=click.Path(path_type=Path), metavar="FILE")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("evals"),
-    metavar="DIR",
-    help="Output directory (default: evals).",
-)
-@click.option("--partial", is_flag=True, help="Import the rest if parts have no counterpart; the written file lists these.")
-def import_(config: Path, output: Path, partial: bool) -> None:
-    """Import a promptfoo configuration: convert it to files for `evaljournal run`.
-
-    Nothing is executed or fetched, and no file is overwritten. Whatever has no counterpart is printed with its line;
-    nothing is written then, unless --partial is passed.
-
-    \b
-    evaljournal import promptfooconfig.yaml
-    evaljournal import promptfooconfig.yaml -o evals/ --partial
-    """
+def import_promptfoo(config: Path, output: Path, *, partial: bool) -> None:
+    """Convert a promptfoo configuration to files in the directory `output`; report what has no counterpart."""
     imported = import_config(config, output)
     for omission in imported.omissions:
         echo(str(omission), err=True)

@@ -10,17 +10,17 @@ import attrs
 import orjson
 
 from evaljournal.replay.render.ending import ending_text, total_trials
-from evaljournal.replay.results.summary import latency, output_latencies, score_of
+from evaljournal.replay.results.summary import latency, models_of, output_latencies, score_of
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
-from evaljournal.replay.state.definition import identity
+from evaljournal.replay.state.definition import identity, requested_models
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import Tally, is_summable, main_scorer
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.trial import TrialState, outcome_of
 from evaljournal.replay.state.usage import as_integer, total
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Version of the JSON; change it with the fields."""
 
 PASSED: Final = "p"
@@ -103,6 +103,8 @@ class RunDigest:
     """The hash of the last record."""
     cost: float | None = None
     """Cost in dollars, including that of removed variants; None if unknown."""
+    models: Sequence[str] = ()
+    """The models that its definition names; if it names none, those that answered."""
     variants: Sequence[VariantDigest] = ()
 
     @property
@@ -133,6 +135,7 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
         elapsed=state.elapsed,
         head=state.head,
         cost=_cost(state.usage),
+        models=(requested_models(run_started.definition) if run_started else []) or list(models_of(state.totals)),
         variants=[_variant_digest(*variant) for variant in variants],
     )
     return run_digest, [_case_columns(trials, totals.scores) for _, trials, totals in variants]

@@ -66,7 +66,7 @@ _FIRST_BYTES: Final = (
 )
 """The start of every page, by which `is_page` recognizes one."""
 
-_SCRIPTS: Final = (
+SCRIPTS: Final = (
     "uPlot.iife.min.js",
     "embedded.js",
     "format.js",
@@ -91,15 +91,15 @@ _SCRIPTS: Final = (
     "drawer.js",
     "page.js",
 )
-_STYLES: Final = {
+STYLES: Final = {
     **dict.fromkeys(("uPlot.min.css", "page.css", "drawer.css"), ""),
     "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"',
 }
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
 _INDEX_SCRIPTS: Final = ("embedded.js", "format.js", "dom.js", "index.js")
-_INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": _STYLES["dark.css"]}
+INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": STYLES["dark.css"]}
 _REVIEW_SCRIPTS: Final = ("format.js", "dom.js", "value.js", "review.js")
-_REVIEW_STYLES: Final = {"page.css": "", "drawer.css": "", "review.css": "", "dark.css": _STYLES["dark.css"]}
+_REVIEW_STYLES: Final = {"page.css": "", "drawer.css": "", "review.css": "", "dark.css": STYLES["dark.css"]}
 _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
@@ -435,9 +435,9 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     """Yield the file in pieces; the same runs give the same bytes."""
     names = " and ".join(run["name"] for run in runs)
     evaluation = runs[0]["summary"]["evaluation"] or "run"
-    yield _page_start(f"{evaluation} · {names}", connect="'none'")
+    yield page_start(f"{evaluation} · {names}", connect="'none'")
     yield from _data_element({"runs": list(runs), "comparison": comparison})
-    yield _page_end()
+    yield page_end()
 
 
 def index_page(
@@ -449,7 +449,7 @@ def index_page(
     """
     runs = plural(len({point.path for history in histories for point in history.points}), "run")
     title = f"{plural(len(histories), 'evaluation')}, {runs}"
-    yield _page_start(title, "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
+    yield page_start(title, "index.html", _INDEX_SCRIPTS, INDEX_STYLES, connect="'none'")
     data = [
         {
             **view_json(history),
@@ -461,7 +461,7 @@ def index_page(
     ]
     pairs = [[*paths, address] for paths, address in comparisons.items()]
     yield from _data_element({"histories": data, "links": list(links.items()), "comparisons": pairs})
-    yield _page_end(_INDEX_SCRIPTS)
+    yield page_end(_INDEX_SCRIPTS)
 
 
 def _data_element(data: Mapping[str, Any]) -> Iterator[bytes]:
@@ -489,12 +489,12 @@ def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def live_page(title: str) -> bytes:
     """Return a page that gets its data and updates from the server that it was loaded from."""
-    return _page_start(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _page_end()
+    return page_start(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + page_end()
 
 
 def review_page(title: str) -> bytes:
     """Return the page on which people label outputs; it gets them from the server that it was loaded from."""
-    return _page_start(title, "review.html", _REVIEW_SCRIPTS, _REVIEW_STYLES, connect="'self'") + _page_end(_REVIEW_SCRIPTS)
+    return page_start(title, "review.html", _REVIEW_SCRIPTS, _REVIEW_STYLES, connect="'self'") + page_end(_REVIEW_SCRIPTS)
 
 
 def review_policy() -> str:
@@ -502,7 +502,7 @@ def review_policy() -> str:
     return security_policy(_REVIEW_SCRIPTS, _REVIEW_STYLES, connect="'self'")
 
 
-def security_policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:
+def security_policy(scripts: Iterable[str] = SCRIPTS, styles: Iterable[str] = tuple(STYLES), *, connect: str) -> str:
     """Return a Content-Security-Policy that allows only a page's scripts and styles, by hash, and connections to `connect`."""
     script_hashes, style_hashes = (" ".join(_hash(_resource(name)) for name in names) for names in (scripts, styles))
     return (
@@ -519,14 +519,15 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _page_start(
+def page_start(
     title: str,
     body: str = "page.html",
-    scripts: Sequence[str] = _SCRIPTS,
-    styles: Mapping[str, str] = _STYLES,
+    scripts: Sequence[str] = SCRIPTS,
+    styles: Mapping[str, str] = STYLES,
     *,
     connect: str,
 ) -> bytes:
+    """Return a page up to its data or its scripts."""
     elements = "".join(f"<style{attributes}>{_resource(name)}</style>\n" for name, attributes in styles.items())
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{security_policy(scripts, styles, connect=connect)}">\n'
@@ -537,7 +538,8 @@ def _page_start(
     return _FIRST_BYTES + f"{head}{elements}</head>\n{_resource(body)}".encode()
 
 
-def _page_end(scripts: Iterable[str] = _SCRIPTS) -> bytes:
+def page_end(scripts: Iterable[str] = SCRIPTS) -> bytes:
+    """Return the scripts and the end of a page."""
     elements = "".join(f"<script>{_resource(name)}</script>\n" for name in scripts)
     return f"{elements}</body>\n</html>\n".encode()
 

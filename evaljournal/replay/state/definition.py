@@ -61,6 +61,12 @@ def _task(definition: Any, variant: str) -> dict[str, Any]:
     return task if isinstance(task, dict) else {}
 
 
+def requested_models(definition: Any) -> list[str]:
+    """Return the models that the tasks of a recorded definition name: of the variants, or of the evaluation."""
+    models = (_task(definition, name).get("model") for name in _variants(definition) or ("",))
+    return list(dict.fromkeys(model for model in models if isinstance(model, str)))
+
+
 def used_task(definition: Any, variant: str | None) -> dict[str, Any]:
     """Return the recorded task of a variant; of a run with variants (None), what all of them have in common."""
     names = list(_variants(definition)) if variant is None else [variant]

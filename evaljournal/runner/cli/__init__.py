@@ -36,7 +36,7 @@ _GROUPS: Final = {
     },
     "Live": {
         "watch": "Watch a run live.",
-        "view": "Show a run live in a browser.",
+        "view": "Show a run, or all runs, live in a browser.",
         "cancel": "Cancel the batches of a run.",
         "clean": "Remove what a killed run has not torn down.",
     },
@@ -68,7 +68,7 @@ _GROUPS: Final = {
         "pack": "Pack the recorded replies of a run into one file.",
     },
     "Formats": {
-        "import": "Import a promptfoo configuration.",
+        "import": "Import a promptfoo configuration, or traces as cases.",
         "export": "Export a run: CSV, Parquet, JUnit, traces, …",
     },
 }

@@ -26,7 +26,7 @@ from evaljournal.replay.history.digest import (
     run_from_json,
     to_json,
 )
-from evaljournal.replay.state.definition import identity
+from evaljournal.replay.state.definition import identity, requested_models
 from evaljournal.runner.cli.terminal.display import open_run
 from evaljournal.runner.runs.atomic_write import write_atomically
 from evaljournal.runner.runs.paths import run_finish, run_start
@@ -47,6 +47,8 @@ class DigestCache:
         self._directory = _directory()
         self._version = installed_version()
         self._has_new_entries = False
+        self._real_directories: dict[str, str] = {}
+        """Directory of runs → its path without symlinks, which takes longer to find than to read an entry."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +84,11 @@ class DigestCache:
 
     def _entry_file(self, path: Path) -> Path:
         assert self._directory is not None
-        return self._directory / f"{sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.jsonl"
+        directory, name = os.path.split(path)
+        if directory not in self._real_directories:
+            self._real_directories[directory] = os.path.realpath(directory)
+        real_path = os.path.join(self._real_directories[directory], name)
+        return self._directory / f"{sha256(os.fsencode(real_path)).hexdigest()}.jsonl"
 
     def _key(self, path: Path) -> bytes:
         """Return a hash of the sizes, times and last bytes of a journal's files; empty if it is unreadable."""
@@ -115,6 +121,7 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
         failed=finish.failed,
         trials=finish.completed + finish.failed,
         elapsed=finish.elapsed,
+        models=[] if run_started is None else requested_models(run_started.definition),
     )
 
 

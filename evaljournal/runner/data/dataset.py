@@ -23,13 +23,15 @@ from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data import readers
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
+from evaljournal.runner.data.remote import RemoteCases, remote_cases
 from evaljournal.runner.data.shard import is_in_shard
 from evaljournal.runner.data.tables import reject_unsupported, table_rows
 from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
-"""The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); a DataFrame of pandas or polars; a Hugging Face dataset; an
-iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one of these."""
+"""The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); an address, `hf://owner/name:config/split`; a DataFrame of
+pandas or polars; a Hugging Face dataset; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that
+returns one of these."""
 
 _NAN_HINT: Final = "-s nan=null, or Dataset(…, nan='null') in Python, reads NaN as null"
 
@@ -104,10 +106,12 @@ class Dataset:
         nan: Literal["error", "null"] = "error",
         delimiter: str | None = None,
     ) -> None:
-        self.source: Path | Iterable[Any] | Callable[[], Iterable[Any]]
+        self.source: Path | RemoteCases | Iterable[Any] | Callable[[], Iterable[Any]]
         self._sheet: str | None = None
         reject_unsupported(source)
-        if isinstance(source, str | os.PathLike):
+        if isinstance(source, str | os.PathLike) and (cases := remote_cases(os.fspath(cast("str", source)))) is not None:
+            self.source = cases
+        elif isinstance(source, str | os.PathLike):
             path, self._sheet = readers.split_sheet(os.fspath(cast("str", source)))
             self.source = Path(path)
         elif not (isinstance(source, Iterable) or callable(source)):
@@ -160,7 +164,7 @@ class Dataset:
     @property
     def is_rereadable(self) -> bool:
         """Whether it can be read twice: a file, or anything with a length."""
-        return isinstance(self.source, Path) or (isinstance(self.source, Sized) and not callable(self.source))
+        return isinstance(self.source, Path | RemoteCases) or (isinstance(self.source, Sized) and not callable(self.source))
 
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
@@ -185,11 +189,15 @@ class Dataset:
 
     def place(self, position: int) -> str:
         """Describe the position of a case."""
+        if isinstance(self.source, RemoteCases):
+            return f"{self.source.address}, row {position:,}"
         return readers.place(self.source, position) if isinstance(self.source, Path) else f"case {position:,}"
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.source, Path):
             return readers.rows(self.source, self._delimiter, self._sheet)
+        if isinstance(self.source, RemoteCases):
+            return self.source.rows(self._delimiter)
         source = self.source() if callable(self.source) else self.source
         reject_unsupported(source)
         if (rows := table_rows(source)) is not None:

@@ -247,7 +247,7 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
         raise UsageError("Parquet needs pyarrow: pip install 'evaljournal[parquet]'", path=path) from exc
     number = 0
     try:
-        with path.open("rb") as handle, parquet.ParquetFile(handle) as file:
+        with path.open("rb") as handle, parquet.ParquetFile(handle, pre_buffer=False) as file:
             names: list[str] = file.schema_arrow.names
             if repeated_names := sorted(duplicates(names)):
                 raise UsageError(f"duplicate columns: {', '.join(map(repr, repeated_names))}", path=path)

@@ -1,6 +1,6 @@
 """Read a run for a page: state, columns and audit in one pass over the records."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final, Self
@@ -11,8 +11,9 @@ from evaljournal.journal import Record
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay.auditing.auditor import Auditor
-from evaljournal.replay.page.page import PageRun, page, variants_data
+from evaljournal.replay.page.page import PageRun, comparison_data, page, variants_data
 from evaljournal.replay.page.page_content import Content
+from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.runner.retries.rules import retry_rules
 
@@ -53,6 +54,14 @@ def read_page_run(path: Path) -> PageRun:
     run = load(path, apply=reader.apply)
     run.is_live = is_live
     return reader.run(run)
+
+
+def side_by_side(sides: Sequence[tuple[PageRun, str | None]]) -> Iterator[bytes]:
+    """Yield the page of two runs, or of a variant of each, which are compared."""
+    runs = list({id(page_run): page_run for page_run, _ in sides}.values())
+    a, b = (Side(item.run.state, output_digests(item.run.outputs(load_blobs=False)), variant) for item, variant in sides)
+    comparison = comparison_data(compare(a, b), (a, b), [page_run.run.state for page_run in runs])
+    return page([page_run.data() for page_run in runs], comparison)
 
 
 @attrs.frozen

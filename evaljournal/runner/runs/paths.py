@@ -18,6 +18,8 @@ from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.errors import UsageError
 
 RUNS: Final = Path("runs")
+_MAX_DEPTH: Final = 3
+_JOURNAL: Final = re.compile(r"journal-.*\.jsonl", re.DOTALL)
 _MAX_TRIES: Final = 100
 """How many numbers are tried if other processes take them meanwhile."""
 _RUN_NAME: Final = re.compile(r"([0-9]{1,9})(|-[0-9]+of[0-9]+)", re.ASCII)
@@ -31,13 +33,23 @@ def runs_under(directory: Path) -> dict[Path, int]:
 
     Directories whose name starts with a dot are skipped: they are unfinished copies; so is the review of a run.
     """
-    runs: dict[Path, int] = {}
-    for file in (file for depth in ("", "*/", "*/*/", "*/*/*/") for file in directory.glob(f"{depth}journal-*.jsonl")):
-        path = file.parent
-        is_review = path.name == segments.REVIEW and path.parent in runs
-        if not is_review and not any(part.startswith(".") for part in path.relative_to(directory).parts):
-            runs[path] = max(runs.get(path, 0), file.lstat().st_mtime_ns)
-    return dict(sorted(runs.items()))
+    return dict(sorted((Path(path), time) for path, time in _journals(str(directory), _MAX_DEPTH)))
+
+
+def _journals(directory: str, depth: int) -> Iterator[tuple[str, int]]:
+    """Yield the directories with a journal, and the times of their last writes; one that is unreadable or gone has none."""
+    try:
+        with os.scandir(directory) as entries:
+            names = [(entry.name, entry) for entry in entries if not entry.name.startswith(".")]
+            times = [entry.stat(follow_symlinks=False).st_mtime_ns for name, entry in names if _JOURNAL.fullmatch(name)]
+            subdirectories = [name for name, entry in names if depth and entry.is_dir()]
+    except OSError:
+        return
+    if times:
+        yield directory, max(times)
+    for name in subdirectories:
+        if not (times and name == segments.REVIEW):
+            yield from _journals(os.path.join(directory, name), depth - 1)
 
 
 def runs_newest_first(directory: Path) -> list[Path]:

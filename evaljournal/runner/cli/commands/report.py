@@ -13,9 +13,8 @@ import click
 from evaljournal.journal import JournalError
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.history.history import Entry, histories
-from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
+from evaljournal.replay.page.page import index_page, is_page, page, since_data
 from evaljournal.replay.page.page_content import FULL_SIZE
-from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
@@ -25,7 +24,7 @@ from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damag
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
-from evaljournal.runner.runs.page import read_page_run
+from evaljournal.runner.runs.page import read_page_run, side_by_side
 from evaljournal.runner.runs.paths import RUNS
 from evaljournal.runner.sessions.claims.files import claim_summaries
 from evaljournal.runner.sessions.suite_file import find_suite, read_suite
@@ -87,14 +86,15 @@ def report(
             raise UsageError(f"{first} is one variant; pass a second one to compare it with, or the whole run")
         runs = {reference.path: read_page_run(reference.path) for reference in references}
         page_runs = list(runs.values())
-        comparison = None
         if second is None:
             claims = claim_summaries(first.path, page_runs[0].run.state.head)
             page_runs = [attrs.evolve(page_run, since=_since(page_run.run), claims=claims) for page_run in page_runs]
-        if second is not None:
-            sides = [_side(runs[reference.path], reference.variant) for reference in references]
-            comparison = comparison_data(compare(*sides), sides, [page_run.run.state for page_run in page_runs])
-        write_atomically(target, page([page_run.data() for page_run in page_runs], comparison))
+            pieces = page([page_run.data() for page_run in page_runs])
+        else:
+            for reference in references:
+                check_variant(runs[reference.path].run, reference.variant)
+            pieces = side_by_side([(runs[reference.path], reference.variant) for reference in references])
+        write_atomically(target, pieces)
         problems = [page_run.run.problem for page_run in page_runs]
         subject = " and ".join(map(str, references))
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
@@ -112,11 +112,6 @@ def _since(run: LoadedRun) -> dict[str, Any] | None:
 
 def _escape_path(entry: Entry) -> Entry:
     return entry._replace(path=escape_controls(entry.path))  # A path need not be valid UTF-8.
-
-
-def _side(page_run: PageRun, variant: str | None) -> Side:
-    check_variant(page_run.run, variant)
-    return Side(page_run.run.state, output_digests(page_run.run.outputs(load_blobs=False)), variant)
 
 
 def _write_suite(path: Path, target: Path, *, force: bool) -> list[JournalError | None]:

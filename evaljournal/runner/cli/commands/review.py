@@ -87,7 +87,7 @@ def review(
     run = open_intact_run(path, keeps_steps=not lists)
     sample = current_sample(run, name, size, seed, method)
     if not lists:
-        from evaljournal.runner.cli.review_server import serve_review  # noqa: PLC0415  # `--list` needs no server
+        from evaljournal.runner.cli.servers.review import serve_review  # noqa: PLC0415  # `--list` needs no server
 
         options: dict[str, Any] = {"reviewer": reviewer, "is_blind": is_blind}
         serve_page(partial(serve_review, run, sample, port, **options), f"reviewing {path}", open_browser=open_browser)

@@ -150,7 +150,9 @@ ONLY_VARIANT: Final = Option(
 
 TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Dataset": (
-        Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV, Parquet or Excel (.xlsx).", "dataset.source", '"qa.jsonl"'),
+        Option(
+            "--data FILE", "Cases: JSONL, JSON, CSV, TSV, Parquet or .xlsx, or hf://owner/name.", "dataset.source", '"qa.jsonl"'
+        ),
         Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
         Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
         Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),

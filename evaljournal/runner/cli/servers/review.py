@@ -22,7 +22,7 @@ from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.calls.http.heads import RequestHead
 from evaljournal.runner.calls.http.server import ClientConnection
-from evaljournal.runner.cli.server import HOST, TokenServer, open_listener
+from evaljournal.runner.cli.servers.server import HOST, TokenServer, open_listener
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.review.labels import parse_value
@@ -194,4 +194,4 @@ async def serve_review(run: LoadedRun, sample: Sample, port: int, *, on_ready: C
     listener = await open_listener(port)
     server = ReviewServer(run, sample, listener.socket.getsockname()[1], **options)
     on_ready(server.address)
-    await trio.serve_listeners(server.answer, [listener])
+    await server.serve(listener)

@@ -1,7 +1,8 @@
 """The server of `evaljournal view`: the page of a run, and its updates as the journal grows.
 
-It is read-only and listens on 127.0.0.1. The address contains a random token, and the Host header is checked, so that other
-web pages cannot read it. `TokenServer` is the part that it shares with the server of `evaljournal review`.
+It is read-only and listens on 127.0.0.1, unless another address is passed. The URL contains a random token, and the Host header
+is checked, so that other web pages cannot read it. `TokenServer` is the part that it shares with the servers of a directory and
+of `evaljournal review`.
 """
 
 import secrets
@@ -23,7 +24,7 @@ from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.text import printable
 from evaljournal.runner.calls.http.heads import RequestHead
-from evaljournal.runner.calls.http.server import CONNECTION_ERRORS, ClientConnection, ReplyAborted
+from evaljournal.runner.calls.http.server import CONNECTION_ERRORS, ClientConnection, ReplyAborted, TokenListener
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.page import PageReader
@@ -38,6 +39,31 @@ HEARTBEAT: Final = 15.0
 """Seconds without an update after which a comment is sent, to detect a closed connection."""
 
 
+class Changes:
+    """An event that is set when something changes, and the messages about it."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def notify(self) -> None:
+        """Tell all who wait that something has changed."""
+        self._event.set()
+        self._event = trio.Event()
+
+    async def messages(self, message: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield a server-sent event now and after each change, at most one per interval, indefinitely."""
+        while True:
+            event = self._event
+            yield message()
+            while True:
+                with trio.move_on_after(HEARTBEAT) as timeout:
+                    await event.wait()
+                if not timeout.cancelled_caught:
+                    break
+                yield b": no change\n\n"
+            await trio.sleep(UPDATE_INTERVAL)
+
+
 class FollowedRun:
     """A run as far as its journal has been read, and an event that is set when it changes."""
 
@@ -45,7 +71,7 @@ class FollowedRun:
         self.run = LoadedRun(path)
         self._reader = PageReader(size)
         self._is_live = False
-        self._change_event = trio.Event()
+        self._changes = Changes()
         self._caught_up_event = trio.Event()
         """Set when all records have been read that existed at the start."""
 
@@ -68,13 +94,13 @@ class FollowedRun:
                         self._reader.apply(self.run, record)
                         if record.seq >= last_seq:
                             self._caught_up_event.set()
-                        self._notify()
+                        self._changes.notify()
         except (JournalDamaged, InvalidRecord) as exc:
             self.run.problem = exc
-        except NotAJournal as exc:
+        except (NotAJournal, OSError) as exc:  # It was removed, or cannot be read.
             self.run.problem = InvalidRecord(path, self.run.seq + 1, str(exc))
         self._caught_up_event.set()
-        self._notify()
+        self._changes.notify()
 
     async def watch_lock(self) -> None:
         """Check periodically whether a process writes the run."""
@@ -83,27 +109,21 @@ class FollowedRun:
             is_live = await trio.to_thread.run_sync(is_held, self.run.path)
             if is_live != self._is_live:
                 self._is_live = is_live
-                self._notify()
-
-    def _notify(self) -> None:
-        self._change_event.set()
-        self._change_event = trio.Event()
+                self._changes.notify()
 
     async def messages(self, cursor: PageCursor) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events with everything after the cursor, indefinitely."""
         await self._caught_up_event.wait()
-        while True:
-            change_event = self._change_event
+
+        def message() -> bytes:
+            nonlocal cursor
             data = b"".join(encode_json(self.page_run.data(cursor)))
             cursor = PageCursor.end(self._reader.content)
-            yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
-            while True:
-                with trio.move_on_after(HEARTBEAT) as timeout:
-                    await change_event.wait()
-                if not timeout.cancelled_caught:
-                    break
-                yield b": no change\n\n"
-            await trio.sleep(UPDATE_INTERVAL)
+            return b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
+
+        async with aclosing(self._changes.messages(message)) as messages:
+            async for item in messages:
+                yield item
 
 
 _HEADERS: Final = (
@@ -124,26 +144,34 @@ class TokenServer(ABC):
     policy: ClassVar[str]
     """The Content-Security-Policy of its page."""
 
-    def __init__(self, port: int, token: str | None = None) -> None:
+    def __init__(self, port: int, token: str | None = None, host: str = HOST) -> None:
+        """Answer requests to a port; only requests to `host`, unless it is an address that a proxy may stand before."""
         self._token = token or secrets.token_urlsafe(24)
-        self._port = port
-        self._hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost")}
+        self._host, self._port = host, port
+        self._hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost")} if host == HOST else None
+        self._listener: TokenListener | None = None
 
     @property
     def address(self) -> str:
         """The URL of the page."""
-        return f"http://{HOST}:{self._port}/{self._token}/"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}/{self._token}/"
+
+    async def serve(self, listener: trio.SocketListener) -> None:
+        """Answer requests until cancelled."""
+        self._listener = TokenListener(listener)
+        await trio.serve_listeners(self.answer, [self._listener])
 
     async def answer(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Answer one request and close the connection."""
         headers = (*_HEADERS, (b"content-security-policy", f"{self.policy}; frame-ancestors 'none'".encode()))
-        connection = ClientConnection(stream, headers, keeps_alive=False)
+        connection = ClientConnection(stream, headers, keeps_alive=False, listener=self._listener)
         await connection.serve(partial(self._respond, connection))
 
     async def _respond(self, connection: ClientConnection, request: RequestHead) -> None:
         headers = dict(request.headers)
         root, *path = request.target.partition("?")[0].split("/")
-        if headers.get(b"host") not in self._hosts:
+        if self._hosts is not None and headers.get(b"host") not in self._hosts:
             await connection.reject(403, f"only requests to {HOST} are answered")
         elif root or not path or not secrets.compare_digest(path[0], self._token):
             await connection.reject(404, f"not found; use the complete address that `evaljournal {self.command}` printed")
@@ -175,46 +203,58 @@ class Server(TokenServer):
     command = "view"
     policy = security_policy(connect="'self'")
 
-    def __init__(self, followed_run: FollowedRun, port: int, token: str | None = None) -> None:
-        super().__init__(port, token)
+    def __init__(self, followed_run: FollowedRun, port: int, token: str | None = None, host: str = HOST) -> None:
+        super().__init__(port, token, host)
         self._followed_run = followed_run
 
     async def _route(self, connection: ClientConnection, request: RequestHead, path: str) -> None:
         if path == "":
-            page = live_page(self._followed_run.run.path.name)
-            await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
+            await send_page(connection, live_page(self._followed_run.run.path.name))
         elif path == "events":
-            await connection.begin(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
-            if request.method == "GET":
-                event_id = dict(request.headers).get(b"last-event-id", b"").decode("latin-1")
-                await self._send_events(connection, PageCursor.parse(event_id))
+            await send_events(connection, request, self._followed_run.messages(cursor_of(request)))
         else:
             await connection.reject(404, "not found")
 
-    async def _send_events(self, connection: ClientConnection, cursor: PageCursor) -> None:
-        """Send events until the browser closes the connection."""
-        async with aclosing(self._followed_run.messages(cursor)) as messages:
+
+async def send_page(connection: ClientConnection, page: bytes) -> None:
+    """Send a page."""
+    await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
+
+
+def cursor_of(request: RequestHead) -> PageCursor:
+    """Return what a page that reconnects has already."""
+    return PageCursor.parse(dict(request.headers).get(b"last-event-id", b"").decode("latin-1"))
+
+
+async def send_events(connection: ClientConnection, request: RequestHead, events: AsyncGenerator[bytes, None]) -> None:
+    """Send events until the browser closes the connection."""
+    await connection.begin(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+    async with aclosing(events) as messages:
+        if request.method == "GET":
             async for message in messages:
                 await connection.send_chunk(message)
 
 
-async def open_listener(port: int) -> trio.SocketListener:
-    """Listen on a port of 127.0.0.1; 0: a free one."""
+async def open_listener(port: int, host: str = HOST) -> trio.SocketListener:
+    """Listen on a port of an IP address; 0: a free one."""
     try:
-        (listener,) = await trio.open_tcp_listeners(port, host=HOST)
+        (listener,) = await trio.open_tcp_listeners(port, host=host)
     except OSError as exc:
         hint = "pass another --port, or none to use a free one"
-        raise UsageError(f"cannot listen on port {port}: {exc.strerror}", hint=hint) from exc
+        place = f"port {port}" if host == HOST else f"port {port} of {host}"
+        raise UsageError(f"cannot listen on {place}: {exc.strerror}", hint=hint) from exc
     return listener
 
 
-async def serve(path: Path, size: int, port: int, *, on_ready: Callable[[str], object], token: str | None = None) -> None:
+async def serve(
+    path: Path, size: int, port: int, *, on_ready: Callable[[str], object], token: str | None = None, host: str = HOST
+) -> None:
     """Serve a run until cancelled; `on_ready` is called with the address."""
     followed_run = FollowedRun(path, size)
-    listener = await open_listener(port)
-    server = Server(followed_run, listener.socket.getsockname()[1], token)
+    listener = await open_listener(port, host)
+    server = Server(followed_run, listener.socket.getsockname()[1], token, host)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(followed_run.follow)
         nursery.start_soon(followed_run.watch_lock)
         on_ready(server.address)
-        await trio.serve_listeners(server.answer, [listener])
+        await server.serve(listener)

@@ -1,0 +1,1 @@
+"""Logs in the schema of Every Eval Ever."""

@@ -1,0 +1,1 @@
+"""The servers of `view` and `review`: pages at an address with a token."""
