@@ -11,19 +11,16 @@ from typing import Any
 import pytest
 
 from evaljournal import Case, Chat, Endpoint, Retry, UsageError, durable, evaluation, scorers, verify
-from evaljournal.journal import read
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
     ScoringFailed,
-    SegmentOpened,
     StepCompleted,
     StepEvent,
     StepFailed,
     StepReplayed,
     TrialScored,
 )
-from evaljournal.journal.format import chain
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.runs.sources import verify_sources
 from evaljournal.runner.steps.replies import packed
@@ -31,6 +28,7 @@ from evaljournal.runner.steps.replies.journal import open_run
 from evaljournal.runner.steps.replies.offline import PLACEHOLDER, OfflineError, offline
 from evaljournal.runner.steps.replies.packed import open_packed, pack
 from tests import sdk_agents
+from tests.journal.samples import change_with_hashes
 from tests.judge_server import judge_server
 from tests.runs import define_real, events, run_real
 from tests.server import Server
@@ -196,17 +194,10 @@ def test_a_packed_file_has_the_same_replies(tmp_path: Path) -> None:
 
 def test_replies_that_were_changed_after_the_start_are_not_own(tmp_path: Path) -> None:
     """A run of the user needs trust if its end is not in the list of own runs: whoever changed it can compute all hashes."""
-    source, lines = tmp_path / "a", list[bytes]()
+    source = tmp_path / "a"
     run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
-    file = source / "journal-000001.jsonl"
-    h, run = chain.GENESIS, next(iter(read(source))).event
-    assert isinstance(run, SegmentOpened)
-    for line in file.read_bytes().splitlines()[:-1]:
-        body = (chain.split(line) or (b"", b""))[0].replace(b"Plan oslo:0", b"Plan oslo:9")
-        h = chain.link(run.run.encode(), h, body).encode()
-        lines.append(chain.add_hash(body, h))
     is_own = open_run(str(source)).is_own
-    file.write_bytes(b"".join(lines))
+    change_with_hashes(source, b"Plan oslo:0", b"Plan oslo:9")
 
     assert (True, False) == (is_own, open_run(str(source)).is_own)
     with pytest.raises(UsageError, match="add --trust"):

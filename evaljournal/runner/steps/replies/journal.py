@@ -331,6 +331,7 @@ def _tree(replies: Iterable[tuple[RecordedReply, int]]) -> tuple[RecordedReply, 
         by_parent.setdefault(parent if parent in numbers and parent < reply.step else 0, []).append(reply)
 
     def with_inner(reply: RecordedReply) -> RecordedReply:
-        return attrs.evolve(reply, inner=tuple(map(with_inner, by_parent.get(reply.step, ()))))
+        inner = by_parent.get(reply.step)
+        return attrs.evolve(reply, inner=tuple(map(with_inner, inner))) if inner else reply
 
     return tuple(map(with_inner, by_parent.get(0, ())))
