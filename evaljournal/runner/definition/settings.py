@@ -265,7 +265,7 @@ class Settings(Selection):
     """Runs, or files of `evaljournal pack`, with recorded replies: model calls, steps and judges are answered from them, at no
     cost. A call is recognized by what is asked, in the trial with the same case, variant and repeat."""
     replies_any_trial: bool = field(default=False, validator=_of_type(bool))
-    """Whether replies of other trials are used, too, after those of the trial itself: a cache, which makes repeats less
+    """Whether steps of other trials are used, too, after those of the trial itself: a cache, which makes repeats less
     independent."""
     replay_errors: bool = field(default=False, validator=_of_type(bool))
     """Whether calls that failed fail again with the recorded error; to test the task's own retries. Otherwise their last reply
