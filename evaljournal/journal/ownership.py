@@ -1,8 +1,9 @@
 """Ownership of a run: a list, in the user's state directory, of the records that the user has written.
 
-Each run has a file in `own-runs/`, named after its id, with the hashes of its starts and those of its sessions. A hash follows
-from the run's id and from every byte up to its record, so a record that is listed was written by this user on this machine,
-after the same records. The code that it names may then be executed without `--trust`.
+Each run has a file in `own-runs/`, named after its id, with the hashes of its start, of those of its sessions, and of the last
+record of each session. A hash follows from the run's id and from every byte up to its record, so a record that is listed was
+written by this user on this machine, after the same records. The code that a listed start names may then be executed without
+`--trust`, and up to a listed end, recorded replies may be used.
 """
 
 import os

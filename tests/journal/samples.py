@@ -248,6 +248,17 @@ def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) 
     return path
 
 
+def change_with_hashes(path: Path, old: bytes, new: bytes) -> None:
+    """Change a text in the first segment of a run, and compute all hashes again; without its last line, it is not sealed."""
+    lines, h = lines_of(path)[:-1], chain.GENESIS
+    run = orjson.loads(lines[0])["run"].encode()
+    for number, line in enumerate(lines):
+        body = (chain.split(line.rstrip(b"\n")) or (b"", b""))[0].replace(old, new)
+        h = chain.link(run, h, body).encode()
+        lines[number] = chain.add_hash(body, h)
+    overwrite(segment(path), b"".join(lines))
+
+
 _VALUES: dict[Any, Any] = {str: "x", int: 1, float: 0.5, bool: True, Mapping: {}, list: ["x"]}
 
 

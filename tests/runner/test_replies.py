@@ -1,14 +1,16 @@
 """Recorded replies: what is answered from a run, what is a miss, and what is recorded about it."""
 
 import gzip
+import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaljournal import Case, Chat, Endpoint, UsageError, durable, evaluation, scorers, verify
+from evaljournal import Case, Chat, Endpoint, Retry, UsageError, durable, evaluation, scorers, verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
@@ -21,13 +23,17 @@ from evaljournal.journal.events import (
 )
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.runs.sources import verify_sources
+from evaljournal.runner.steps.replies import packed
 from evaljournal.runner.steps.replies.journal import open_run
-from evaljournal.runner.steps.replies.packed import MAX_BYTES, open_packed, pack
+from evaljournal.runner.steps.replies.offline import PLACEHOLDER, OfflineError, offline
+from evaljournal.runner.steps.replies.packed import open_packed, pack
 from tests import sdk_agents
+from tests.journal.samples import change_with_hashes
 from tests.judge_server import judge_server
 from tests.runs import define_real, events, run_real
 from tests.server import Server
 
+HEADER = b'{"format":"evaljournal-replies","version":1,"run":"r","head":"h","scorers":{},"tasks":{}}\n'
 CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("lima", "oslo", "rome")]
 
 
@@ -85,7 +91,7 @@ def test_an_unchanged_agent_makes_no_call(tmp_path: Path) -> None:
     source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
     run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
 
-    outcome = run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=str(source), on_miss="fail")
+    outcome = run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=str(source), on_miss="fail", slots=1)
 
     assert [] == agent.calls
     assert outputs(source) == outputs(replayed)
@@ -93,6 +99,21 @@ def test_an_unchanged_agent_makes_no_call(tmp_path: Path) -> None:
     assert {} == outcome.state.usage
     assert 3 * 6 * 0.5 == outcome.state.usage_parts.unpaid["cost"]
     assert [] == list(outcome.state.trials.attempts.latencies)
+    assert verify(replayed).ok
+
+
+def test_a_run_without_calls_has_no_gates(tmp_path: Path) -> None:
+    """Its limits and its budget do not apply, and are none of a later session that makes calls."""
+    source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+    evaluation_ = define_real(agent.task(), CASES, loop="asyncio", budget={"cost": 9.0})
+    options: Any = {"replies": str(source), "offline": True, "budget": {"cost": 0.01}, "limits": {"rpm": 1.0}}
+
+    outcome = run_real(evaluation_, replayed, **options)
+
+    assert ("", 3) == (outcome.stop_reason, outcome.state.completed)
+    assert {"budget", "limits"}.isdisjoint(outcome.state.settings["overridden"])
+    assert None is outcome.state.settings["budget"]
     assert verify(replayed).ok
 
 
@@ -171,23 +192,71 @@ def test_a_packed_file_has_the_same_replies(tmp_path: Path) -> None:
     assert (18 + 9, ()) == (verify_sources(replayed).checked, verify_sources(replayed).findings)
 
 
+def test_replies_that_were_changed_after_the_start_are_not_own(tmp_path: Path) -> None:
+    """A run of the user needs trust if its end is not in the list of own runs: whoever changed it can compute all hashes."""
+    source = tmp_path / "a"
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+    is_own = open_run(str(source)).is_own
+    change_with_hashes(source, b"Plan oslo:0", b"Plan oslo:9")
+
+    assert (True, False) == (is_own, open_run(str(source)).is_own)
+    with pytest.raises(UsageError, match="add --trust"):
+        run_real(define_real(Agent().task(), CASES, loop="asyncio"), tmp_path / "b", replies=str(source), offline=True)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "is not a packed file"),
         (b"\x1f\x8b\x08\x00broken", "is damaged"),
         (b'{"format":"evaljournal-replies","version":2}\n', "has version 2 of the packed format; .* reads 1"),
-        (b'{"format":"evaljournal-replies","version":1,"run":"r","head":"h","scorers":{},"tasks":{}}\n[]', "is damaged"),
-        (gzip.compress(b" " * (MAX_BYTES + 1), 9), "decompresses to more than"),
+        (HEADER + b"[]", "is damaged"),
+        (gzip.compress(HEADER + b'{"key":["f","",1],"case":"c"}\n' * 100), "decompresses to more than"),
+        (gzip.compress(HEADER + b" " * 200), "has a line of more than"),
     ],
 )
-def test_a_bad_packed_file_is_rejected(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_bad_packed_file_is_rejected(content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what is wrong; only a bounded amount is decompressed."""
+    monkeypatch.setattr(packed, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(packed, "MAX_LINE", 150)
     file = tmp_path / "r.jsonl.gz"
     file.write_bytes(content)
 
     with pytest.raises(UsageError, match=message):
         open_packed(str(file))
+
+
+def test_a_damaged_trial_is_not_retried(tmp_path: Path) -> None:
+    """Replies that cannot be read end their trial at once."""
+    source, file = tmp_path / "a", tmp_path / "r.jsonl"
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+    text = gzip.decompress(pack(open_run(str(source)))[0])
+    file.write_bytes(text.replace(b'"kind":"tool"', b'"kind":"saw"'))
+
+    retry = Retry(errors=4)
+    evaluation_ = define_real(Agent().task(), CASES, loop="asyncio", retry=retry)
+    run_real(evaluation_, tmp_path / "b", replies=str(file), offline=True, trust=True)
+
+    failures = events(tmp_path / "b", AttemptFailed)
+    assert ["fatal"] * 3 == [failure.category for failure in failures]
+    assert "is damaged (unknown kind of step 'saw')" in failures[0].message
+
+
+def test_a_key_of_two_trials_is_decided_by_the_name_of_the_case(tmp_path: Path) -> None:
+    """Trials with the same content have the replies of the case of the same name; under another name, they have none."""
+    source, replayed, missed = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    twins = [Case(name=name, input="lima") for name in ("first", "second")]
+    run_real(define_real(Agent().task(), twins, loop="asyncio"), source)
+    run_real(define_real(Agent().task(), twins[::-1], loop="asyncio"), replayed, replies=str(source), offline=True)
+    third = [Case(name="third", input="lima")]
+    run_real(define_real(Agent().task(), third, loop="asyncio"), missed, replies=str(source), offline=True)
+
+    assert outputs(source) == outputs(replayed)
+    (failure,) = events(missed, AttemptFailed)
+    assert ("fatal", True) == (
+        failure.category,
+        "has several cases with this content, 'first' and 'second'; give the case one of their names" in failure.message,
+    )
 
 
 def test_verify_finds_a_changed_source(tmp_path: Path) -> None:
@@ -224,6 +293,59 @@ def test_offline_connects_to_this_machine_only(tmp_path: Path) -> None:
         failure.category,
         failure.message,
     )
+
+
+def _connect_vsock() -> None:
+    with socket.socket(socket.AF_VSOCK) as endpoint:
+        endpoint.connect((2, 80))
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        lambda endpoint: endpoint.connect(("192.0.2.1", 80)),
+        lambda endpoint: endpoint.connect_ex(("192.0.2.1", 80)),
+        lambda endpoint: endpoint.sendto(b"x", ("192.0.2.1", 80)),
+        lambda endpoint: endpoint.sendmsg([b"x"], [], 0, ("192.0.2.1", 80)),
+        lambda _: socket.getaddrinfo("example.com", 80),
+        lambda _: socket.gethostbyname_ex("example.com"),
+        lambda _: socket.gethostbyaddr("192.0.2.1"),
+        pytest.param(lambda _: _connect_vsock(), marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux only")),
+    ],
+)
+def test_offline_prevents_every_way_to_connect(connect: Callable[[socket.socket], object]) -> None:
+    """Connections, datagrams and lookups of names raise; those to this machine do not."""
+    with offline(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as endpoint:
+        with pytest.raises(OfflineError, match="offline, so nothing connects to"):
+            connect(endpoint)
+        endpoint.sendto(b"x", ("127.0.0.1", 9))
+
+
+def test_keys_are_set_while_a_run_is_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is not set has a value for SDKs; afterwards, it is not set, so that another run of the process asks for it."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "own")
+
+    def keys(_: str) -> list[str | None]:
+        return [os.environ.get(name) for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")]
+
+    run_real(define_real(keys, "lima"), tmp_path / "a", offline=True)
+
+    assert {"lima": [PLACEHOLDER, "own"]} == outputs(tmp_path / "a")
+    assert [None, "own"] == keys("")
+
+
+def test_workers_are_rejected(tmp_path: Path) -> None:
+    """Attempts in workers have no recorded replies, and the connections of other processes are not prevented."""
+    source = tmp_path / "a"
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+
+    for options, message in (
+        ({"offline": True}, "workers are other processes"),
+        ({"replies": str(source)}, "in workers cannot"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run_real(define_real(echo, CASES, workers="processes:1"), tmp_path / "b", **options)
 
 
 def test_recorded_failures_fail_again(tmp_path: Path) -> None:
@@ -315,7 +437,7 @@ def test_chat_models_endpoints_and_judges_are_answered(tmp_path: Path, server: S
         choices = {"correct": True, "incorrect": False}
         source, replayed, missed = (tmp_path / letter for letter in "abc")
         first = run_real(chat("Q: {input}", choices), source)
-        second = run_real(chat("Q: {input}", choices), replayed, replies=str(source), offline=True)
+        second = run_real(chat("Q: {input}", choices), replayed, replies=str(source), offline=True, slots=1)
         run_real(chat("Q:  {input}", choices), missed, replies=str(source), offline=True)
         run_real(chat("Q: {input}", {**choices, "partly": 0.5}), tmp_path / "d", replies=str(source), offline=True)
         verdicts = [
@@ -332,6 +454,7 @@ def test_chat_models_endpoints_and_judges_are_answered(tmp_path: Path, server: S
         assert (3, 3) == (len(judges.prompts), len(server.requests(name)))
         assert verdicts[0] == verdicts[1]
         assert outputs(source) == outputs(replayed) == outputs(tmp_path / "e")
+        assert verify(replayed).ok
         assert first.state.usage
         assert not {unit: amount for unit, amount in second.state.usage.items() if amount}
         assert first.state.usage["cost"] == second.state.usage_parts.unpaid["cost"]

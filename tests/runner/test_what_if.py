@@ -152,6 +152,10 @@ def test_own_settings_give_the_own_wall_time_of_many_runs() -> None:
         check_own_time(seed)
 
 
+async def _forever(_: str) -> None:
+    await trio.sleep_forever()
+
+
 async def _two_seconds(_: str) -> str:
     await trio.sleep(2)
     return "yes"
@@ -170,6 +174,14 @@ def test_a_single_rate_limit_key_can_have_a_name() -> None:
     run = record(define(_two_seconds, [Case(name="a", input="a", metadata={"group": "k"})], limit_key="group"))
 
     assert [2.0, 2.0] == [run.state.elapsed, run.seconds()]
+
+
+def test_a_timeout_that_is_off_later_ends() -> None:
+    """An attempt that timed out takes its recorded seconds if a later session has turned the timeout off."""
+    run = record(define(_forever, numbered_cases(1), timeout=5.0))
+    run.state.settings["timeout"] = None
+
+    assert 5 <= run.seconds() < 60
 
 
 def test_the_result_is_the_same_each_time() -> None:

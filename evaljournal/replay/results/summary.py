@@ -135,8 +135,8 @@ def steps_of(state: RunState) -> StepCounts | None:
 
 def replayed_of(state: RunState) -> ReplayedCounts | None:
     """Return what was answered from recorded replies; None: nothing."""
-    replies = state.steps.replayed + state.usage_parts.replayed
-    return ReplayedCounts(replies, dict(state.usage_parts.unpaid)) if replies else None
+    parts = state.usage_parts
+    return ReplayedCounts(parts.replayed, dict(parts.unpaid)) if parts.replayed else None
 
 
 def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:

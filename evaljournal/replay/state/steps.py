@@ -5,6 +5,7 @@ new call and never gets the result of a different call.
 """
 
 import itertools
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from evaljournal.journal import Record, events
 from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.sessions import Sessions, covered_seconds
 from evaljournal.replay.state.set_ups import SetUps
-from evaljournal.replay.state.trial import NO_SLOT, WORKER_ENDS, RunningAttempt, TrialState, pack_location
+from evaljournal.replay.state.trial import WORKER_ENDS, RunningAttempt, TrialState, pack_location
 from evaljournal.replay.state.trials import RunTrials
 from evaljournal.replay.state.usage import add, subtract
 from evaljournal.replay.state.usage_parts import UsageParts
@@ -242,10 +243,6 @@ class RunSteps:
     """Seconds that steps have waited for known rate limits."""
     usage_saved: Counter[str] = attrs.field(factory=Counter[str])
     """Usage of the steps that were reused, which was not paid again."""
-    replayed: int = 0
-    """Steps that got the reply which another run has recorded."""
-    _replayed_trials: set[str] = attrs.field(factory=set[str])
-    """Trials with such a step in the attempt in flight: its latency is not that of the model."""
 
     def start(self, event: events.AttemptStarted) -> int:
         """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
@@ -305,7 +302,6 @@ class RunSteps:
             self.open.clear()
 
     def _on_attempt_started(self, event: events.AttemptStarted, _: Record) -> None:
-        self._replayed_trials.discard(event.trial)
         if self.records:
             repeated_calls = self.start(event)
             if event.trial in self._trials.attempts.interrupted_trials:
@@ -315,9 +311,8 @@ class RunSteps:
         attempt, steps = self._trials.running[event.trial], self.open.get(event.trial)
         if not attempt.ended_steps and records_model_calls(self._sessions.settings):
             self.attempts_without_steps += 1
-        if event.trial in self._replayed_trials:
-            self._replayed_trials.remove(event.trial)
-            attempt.slot = NO_SLOT
+        if attempt.latency is not None:
+            return
         latency = _without_waits(attempt, event.elapsed)
         if steps is not None and steps.reused_seqs:
             latency = round(latency + steps.reused_seconds(event.attempt), 6)
@@ -375,10 +370,10 @@ class RunSteps:
 
     def _on_step_replayed(self, event: events.StepReplayed, record: Record) -> None:
         self.locate(event, record)
-        self.replayed += 1
-        self._usage.add_unpaid(event.unpaid)
-        self._replayed_trials.add(event.trial)
-        self._trials.running[event.trial].end_step(event.name, record.t)
+        self._usage.add_replayed(event.unpaid)
+        attempt = self._trials.running[event.trial]
+        attempt.latency = math.nan
+        attempt.end_step(event.name, record.t)
 
     def _end_phase(self, event: events.StepCompleted | events.StepFailed, record: Record, attempt: RunningAttempt) -> None:
         """Count a set-up or a teardown; its time is not part of the attempt's."""
@@ -413,4 +408,4 @@ class RunSteps:
         return self.completed + self.failed
 
     def __bool__(self) -> bool:
-        return bool(self.completed or self.failed or self.reused or self.replayed)
+        return bool(self.last_seq)

@@ -124,7 +124,8 @@ class RunningAttempt:
     waits: list[tuple[float, float]] | None = None
     """Start and end of set-up, teardown and the waits for rate limits inside it; None if there are none."""
     latency: float | None = None
-    """Its latency, if its steps change it: without `waits`, and with the seconds of the steps that it reused."""
+    """Its latency, if its steps change it: without `waits`, and with the seconds of the steps that it reused. NaN if one of its
+    calls was replayed: it is not that of the model."""
     ended_steps: int = 0
     """Steps that have ended; those in flight are not recorded."""
     last_step: str = ""

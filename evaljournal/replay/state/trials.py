@@ -229,10 +229,10 @@ class RunTrials(dict[str, TrialState]):
             repeated_error.end()
 
         self.attempts.outputs += 1
+        latency = event.elapsed if attempt.latency is None else attempt.latency
         if attempt.slot == NO_SLOT:
             latency = math.nan
-        else:
-            latency = event.elapsed if attempt.latency is None else attempt.latency
+        if not math.isnan(latency):
             self.attempts.latencies.append(latency)
         cost = math.nan
         if event.usage is not None or attempt.usages is not None:

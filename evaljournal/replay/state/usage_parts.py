@@ -4,6 +4,7 @@ The sums over all trials and over each variant are in `Totals`. Usage that an at
 then is it known whether an output came of it. The trials and the steps report what their events used; notes are read here.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.session_errors import ERROR_CHARS
 from evaljournal.replay.state.totals import Totals, Variants
-from evaljournal.replay.state.trial import NO_SLOT, RunningAttempt, TrialState
+from evaljournal.replay.state.trial import RunningAttempt, TrialState
 from evaljournal.replay.state.usage import add, noted_usage, unpriced_models
 
 REPLAYED: Final = f"{events.NOTE_PREFIX}replayed"
@@ -40,7 +41,7 @@ class UsageParts:
         self.unpaid = Counter[str]()
         """What the calls that were answered from recorded replies used in the runs that made them."""
         self.replayed = 0
-        """Answers and verdicts that were replayed; steps are not among them."""
+        """Steps, answers and verdicts that were answered from recorded replies."""
 
     def add(self, usage: Any, name: str) -> None:
         """Add some usage of a trial to the sums."""
@@ -52,18 +53,18 @@ class UsageParts:
             if model not in models and len(models) < _MAX_UNPRICED_MODELS:
                 models.append(model[:ERROR_CHARS])
 
-    def add_unpaid(self, usage: Any) -> None:
-        """Count what a recorded reply used in the run that has paid for it."""
+    def add_replayed(self, usage: Any) -> None:
+        """Count a recorded reply, and what it used in the run that has paid for it."""
+        self.replayed += 1
         add(self.unpaid, usage)
 
     def note_replayed(self, event: events.Noted) -> None:
         """Count an answer that was replayed; the latency of its attempt, if it is not that of a judge, is not the model's."""
         value = event.value if isinstance(event.value, dict) else {}
-        self.replayed += 1
-        self.add_unpaid(value.get("unpaid"))
+        self.add_replayed(value.get("unpaid"))
         trial = self._trials.get(event.trial)
         if trial is not None and trial.stage == "running" and trial.attempts == event.attempt:
-            self._running[event.trial].slot = NO_SLOT
+            self._running[event.trial].latency = math.nan
 
     def end_without_output(self, attempt: RunningAttempt, usage: Any, name: str) -> None:
         """Add the usage of an attempt that ended without an output: what it noted, and what its end reports."""

@@ -5,7 +5,7 @@ A `UsageError` from here carries the name and the value of the setting; the Pyth
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from typing import Any, Final, Literal, cast
 
@@ -265,7 +265,7 @@ class Settings(Selection):
     """Runs, or files of `evaljournal pack`, with recorded replies: model calls, steps and judges are answered from them, at no
     cost. A call is recognized by what is asked, in the trial with the same case, variant and repeat."""
     replies_any_trial: bool = field(default=False, validator=_of_type(bool))
-    """Whether replies of other trials are used, too, after those of the trial itself: a cache, which makes repeats less
+    """Whether steps of other trials are used, too, after those of the trial itself: a cache, which makes repeats less
     independent."""
     replay_errors: bool = field(default=False, validator=_of_type(bool))
     """Whether calls that failed fail again with the recorded error; to test the task's own retries. Otherwise their last reply
@@ -311,13 +311,15 @@ class Settings(Selection):
             )
         return limit * (trials or 0) if isinstance(limit, float) else limit
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as JSON, as a run records and `resume` compares them."""
+    def to_json(self, recorded: Collection[str] = ()) -> dict[str, Any]:
+        """Return the settings as JSON, as a run records and `resume` compares them; `recorded` are not omitted."""
         fields: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
             del fields["only_variants"]  # Most runs have no variants.
         return {
-            name: value for name, value in fields.items() if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
+            name: value
+            for name, value in fields.items()
+            if name in recorded or name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
         }
 
     @property

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -38,6 +39,12 @@ class Environment:
         """List the starts of a run and of its session as the user's own, if this is not a test."""
         if self.lists_runs:
             list_own(run, hashes)
+
+    def list_end(self, run: str, head: str) -> None:
+        """List the last record of a session, and so all before it, as the user's own, if this is not a test."""
+        if self.lists_runs:
+            with suppress(StateUnavailable):  # The start has printed a warning.
+                add_own_hashes(run, [head])
 
 
 def list_own(run: str, hashes: Sequence[str]) -> None:

@@ -144,7 +144,8 @@ def make_plan(
     if settings.replies or state.settings.get("reply_sources"):
         from evaljournal.runner.sessions import replies as replies_module  # noqa: PLC0415  # few runs need it
 
-        replies, settings = replies_module.open_replies(evaluation, settings, state, path, trust=options.trust)
+        replies, settings, unused_names = replies_module.open_replies(evaluation, settings, state, path, trust=options.trust)
+        overridden_names = [name for name in overridden_names if name not in unused_names]
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
@@ -157,8 +158,7 @@ def make_plan(
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     if settings.workers is None and any(_runs_in_threads(task, settings.loop) for task in evaluation.tasks.values()):
         check_threads(settings.slots or 1, (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks))
-    recorded_settings = settings.to_json()
-    recorded_settings |= {name: getattr(settings, name) for name in OMITTED_DEFAULTS if name in state.settings}
+    recorded_settings = settings.to_json(state.settings)
     if options.policy_factory is not None and "aimd" not in recorded_settings:
         recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     if replies is not None:

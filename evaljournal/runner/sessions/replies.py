@@ -8,14 +8,16 @@ What an earlier attempt of this run has executed comes after the replies of the 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 import orjson
 
+from evaljournal.journal import JournalError
+from evaljournal.journal.ownership import start_events
 from evaljournal.journal.threads import InThread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.trial import TrialState
@@ -35,10 +37,21 @@ from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult,
 from evaljournal.runner.steps.keys import first_difference
 from evaljournal.runner.steps.replies.journal import destination, open_run, question_key, request_key
 from evaljournal.runner.steps.replies.miss import ReplyMissing, difference_text, missing_step
-from evaljournal.runner.steps.replies.recorded import RecordedAnswer, RecordedReply, RecordedVerdict, ReplySource, TrialReplies
+from evaljournal.runner.steps.replies.recorded import (
+    RecordedAnswer,
+    RecordedReply,
+    RecordedVerdict,
+    ReplySource,
+    TrialKey,
+    TrialReplies,
+)
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 
 _HTTP_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_WITHOUT_BATCHES: Final[Mapping[str, Any]] = {"batch": False, "batch_fallback": False, "batch_tokens": None}
+"""Settings of a session with recorded replies: nothing is sent in batches."""
+_WITHOUT_GATES: Final[Mapping[str, Any]] = {"limits": None, "budget": None, "policy": "fixed"}
+"""Those of a session that makes no call: nothing keeps an attempt from starting."""
 RECORDED_SOURCES = "reply_sources"
 """The recorded setting with the identities of the sources, which a resumed run must find again."""
 
@@ -87,13 +100,13 @@ class Replies:
         keys = [(state.fingerprint, state.variant, state.repeat)]
         if self.before < math.inf and state.repeat > 1:  # More repeats go on from the same steps.
             keys.append((state.fingerprint, state.variant, 1))
-        matches = (source.find(key, case) for key in keys for source in self.sources)
+        matches = (_read(source, key, case) for key in keys for source in self.sources)
         return next((replies for replies in matches if replies is not None), None)
 
     def find_answer(self, state: TrialState, case: str) -> tuple[ReplySource, TrialReplies] | None:
         """Return the first source that has the output of a trial, and what it has recorded."""
         for source in self.sources:
-            replies = source.find((state.fingerprint, state.variant, state.repeat), case)
+            replies = _read(source, (state.fingerprint, state.variant, state.repeat), case)
             if replies is not None and replies.answer is not None:
                 return source, replies
         return None
@@ -108,26 +121,30 @@ class Replies:
         return None
 
 
+def _read(source: ReplySource, key: TrialKey, case: str) -> TrialReplies | None:
+    """Return what a source has for a trial; if it cannot be read, or has several, raise an error that is not retried."""
+    try:
+        return source.find(key, case)
+    except (UsageError, JournalError, OSError) as exc:
+        raise ReplyMissing(str(exc)) from exc
+
+
 def open_replies(
     evaluation: Evaluation[Any, Any, Any], settings: Settings, state: RunState, path: Path, *, trust: bool
-) -> tuple[Replies | None, Settings]:
-    """Return the replies of a session, and its settings; raise a `UsageError` if it may not use these replies."""
+) -> tuple[Replies | None, Settings, Collection[str]]:
+    """Return the replies of a session, its settings, and the names of those that do not apply.
+
+    What does not apply is not recorded as an option of the run, so a later session that makes calls does not inherit it.
+    """
     replies = Replies.open(settings)
-    if replies is not None and state.started is None:
-        _check_trust(evaluation, replies, trust=trust)
     if state.started is not None:
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
-        return None, settings
-    if settings.workers is not None and settings.workers.runs_tasks:
-        raise UsageError(
-            "attempts in workers cannot be answered from recorded replies; remove workers",
-            setting="replies",
-            value=replies.names,
-        )
-    # Nothing is sent in batches, and a run that makes no call needs no gate.
-    settings = attrs.evolve(settings, batch=False, batch_fallback=False, batch_tokens=None)
-    return replies, settings if settings.goes_live else attrs.evolve(settings, limits=None, budget=None, policy="fixed")
+        return None, settings, ()
+    if state.started is None or not all(is_own for _, is_own in start_events(path)):  # Its own start has checked it.
+        _check_trust(evaluation, replies, trust=trust)
+    changes = _WITHOUT_BATCHES if settings.goes_live else {**_WITHOUT_BATCHES, **_WITHOUT_GATES}
+    return replies, attrs.evolve(settings, **changes), changes.keys()
 
 
 def open_source(name: str, *, pools: bool = False) -> ReplySource:
@@ -145,8 +162,9 @@ def _check_trust(evaluation: Evaluation[Any, Any, Any], replies: Replies, *, tru
     callees: list[object] = [*evaluation.tasks.values(), *scorers, *(hook.function for hook in evaluation.hooks.values())]
     foreign = [source.name for source in replies.sources if not source.is_own]
     if foreign and not trust and not all(isinstance(callee, HttpTask | ChatScorer) for callee in callees):
-        problem = "the replies are not from a run that you have made on this machine, and decide what your code does with them"
-        raise UsageError(problem, setting="replies", value=", ".join(foreign), hint="if you trust them, add --trust")
+        names = ", ".join(foreign)
+        problem = f"the replies in {names} decide what your code does, and are not from a run that has ended on this machine"
+        raise UsageError(problem, hint="if you trust them, add --trust (trust=True)")
 
 
 def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:

@@ -323,6 +323,7 @@ class Session:
                 if journal.recovery_record is not None:
                     state.apply(journal.recovery_record)
                 outcome = await self._run_plan(Recorder(journal, state, clock, options.listener), plan, workers)
+            self._environment.list_end(journal.run, journal.head)
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._record_disk_full(clock)

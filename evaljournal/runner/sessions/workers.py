@@ -33,6 +33,12 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
         return
     if not pool.runs_tasks and not any(scorer.workers for scorer in evaluation.scorers.values()):
         raise UsageError("only scorers run in the workers, but no scorer is defined with workers=True")
+    if settings.offline:
+        problem = "workers are other processes, whose connections are not prevented; remove workers"
+        raise UsageError(problem, setting="offline", value=True)
+    if settings.replies and pool.runs_tasks:
+        problem = "attempts in workers cannot be answered from recorded replies; remove workers"
+        raise UsageError(problem, setting="replies", value=", ".join(settings.replies))
     if settings.gateway and pool.runs_tasks and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
         problem = "in workers, only commands on this machine call models through the gateway"
         raise UsageError(problem, setting="gateway", value=True)

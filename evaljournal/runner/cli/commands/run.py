@@ -18,7 +18,7 @@ from evaljournal.runner.cli.options.decorators import (
     yes_option,
 )
 from evaljournal.runner.cli.options.foreign_words import explain_file
-from evaljournal.runner.cli.options.locate import load_reference
+from evaljournal.runner.cli.options.locate import enter_offline, load_reference
 from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.options.values import command_values, to_keys
@@ -97,10 +97,7 @@ def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options
     """
     values = command_values(options)
     changes = overrides(values)
-    if changes.get("offline"):
-        from evaljournal.runner.steps.replies.offline import offline  # noqa: PLC0415  # few runs need it
-
-        click.get_current_context().with_resource(offline())
+    enter_offline(changes)
     if is_suite_reference(references):
         check_options(values, options)
         if not dry_run:

@@ -66,7 +66,7 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
 
     With --from-step K, the evaluation of the run is executed: each attempt gets its recorded steps before K, and calls are made
     from there, with another model or system prompt. It is a run of its own, which `resume` continues, and is compared with RUN.
-    An estimate of its cost is printed first. A run that you did not start on this machine needs --trust or --task.
+    An estimate of its cost is printed first. A run that you did not start on this machine needs --trust.
 
     \b
     evaljournal what-if --model-price gpt-5.4-mini

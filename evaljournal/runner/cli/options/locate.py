@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import click
 import orjson
 
 from evaljournal.journal.events import SessionStarted
@@ -56,6 +57,7 @@ def locate_evaluation(
         return load_reference(reference, values)
     starts = start_events(path, None if state is None else state.apply)
     recorded_reference, is_own = _recorded_reference(starts)
+    enter_offline({**(state.settings if state is not None and verb == "resume" else {}), **(values or {})})
     if reference is not None:
         if state is not None and not (is_own or trust):
             state.settings.pop("overridden", None)  # No recorded setting applies.
@@ -82,6 +84,14 @@ def locate_evaluation(
     if is_definition_record(recorded_reference):
         _report_edited_file(Definition.decode(recorded_reference), command(verb, path, " --task FILE.toml"))
     return loaded_evaluation
+
+
+def enter_offline(settings: Mapping[str, Any]) -> None:
+    """With the setting `offline`, prevent connections from now on: an evaluation may create clients when it is imported."""
+    if settings.get("offline"):
+        from evaljournal.runner.steps.replies.offline import offline  # noqa: PLC0415  # few runs need it
+
+        click.get_current_context().with_resource(offline())
 
 
 def load_reference(reference: str, values: Mapping[str, Any] | None = None) -> LoadedEvaluation:

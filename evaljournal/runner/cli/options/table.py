@@ -482,7 +482,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             default="'fail' with --offline, otherwise 'live'",
             type=click.Choice(["fail", "live"]),
         ),
-        Option("--replies-any-trial", "Also use replies of other trials, as a cache.", "settings"),
+        Option("--replies-any-trial", "Also use steps of other trials, as a cache.", "settings"),
         Option("live-from N", "With replies: the step from which each attempt makes its calls; see what-if.", "settings", "3"),
         Option("live-model MODEL", "The model that these calls are sent to.", "settings", '"gpt-5.4-mini"'),
         Option("live-system TEXT", "The system prompt of these calls.", "settings", '"Answer briefly."'),

@@ -20,7 +20,7 @@ from evaljournal.replay.render.suite import SuiteRow, suite_panel
 from evaljournal.replay.state.budget import UNITS
 from evaljournal.replay.text import one_line, printable
 from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
-from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation, settings_text
+from evaljournal.runner.cli.options.locate import enter_offline, load_reference, locate_evaluation, settings_text
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover
@@ -125,6 +125,7 @@ def _load(
         reference = printable(entry.reference, 200)
         problem = f"{suite.path} was not started by you on this machine, and names {reference}"
         raise UsageError(problem, hint=f"pass --trust{settings_text(suite.settings)}")
+    enter_offline(suite.settings)
     return load_reference(entry.reference), state
 
 

@@ -100,7 +100,7 @@ class _Recomputation(Session):
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
             Evaluation(
-                RecordedChat({}, None, "", replays_429s=True, has_limits=False),
+                RecordedChat({}, None, "", replays_429s=True, has_limits=False, has_timeout=False),
                 cases=Dataset([]),
                 settings=Settings(),
                 name=_NAME,
@@ -130,6 +130,7 @@ class _Recomputation(Session):
                 key if recorded.settings.get("limit_key") else calls.models.get(key, ""),
                 replays_429s=replays_429s,
                 has_limits=has_limits,
+                has_timeout=settings.timeout is not None,
             )
             for key in dict.fromkeys(script.trial.key for script in trials.values())
         }
@@ -259,13 +260,21 @@ class RecordedChat:
     definition: Mapping[str, Any] = {}
 
     def __init__(
-        self, scripts: Mapping[str, _Script], identity: str | None, model: str, *, replays_429s: bool, has_limits: bool
+        self,
+        scripts: Mapping[str, _Script],
+        identity: str | None,
+        model: str,
+        *,
+        replays_429s: bool,
+        has_limits: bool,
+        has_timeout: bool,
     ) -> None:
         self._scripts = scripts
         self.rate_limit_identity = identity
         self.model = model
         self._replays_429s = replays_429s
         self._has_limits = has_limits
+        self._has_timeout = has_timeout
 
     @asynccontextmanager
     async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
@@ -286,7 +295,7 @@ class RecordedChat:
         script = self._scripts[trial.trial]
         attempt = script.peek(replays_429s=self._replays_429s)
         script.attempts += 1
-        if attempt.has_timed_out:
+        if attempt.has_timed_out and self._has_timeout:
             await trio.sleep_forever()
         if self._has_limits and attempt.calls:
             await _make_calls(attempt)

@@ -164,7 +164,8 @@ class RecordedCalls:
         trial, running = self.trials.get(event.trial), self._running.pop(event.trial, None)
         if trial is None or running is None:
             return
-        failure = None
+        # Without a timeout in the last settings, an attempt that has timed out ends as one without an answer.
+        failure = Failure(category="unavailable") if isinstance(event, events.AttemptTimedOut) else None
         if isinstance(event, events.AttemptFailed):
             failure = Failure(category=event.category, retry_after=event.retry_after)
             self.counts["rate_limited"] += event.category == "rate_limited"

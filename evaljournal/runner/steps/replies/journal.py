@@ -141,10 +141,10 @@ def open_run(name: str, *, pools: bool = False) -> RunReplies:
     """
     path = Path(name)
     if not is_run(path):
-        raise UsageError(f"{name} is not a run and not a packed file of replies", setting="replies", value=name)
+        raise UsageError(f"{name} is not a run and not a packed file of replies")
     if is_held(path):
         hint = f"wait for its end, or interrupt it; {command('status', path)} shows it"
-        raise UsageError(f"{name} is a run in progress", setting="replies", value=name, hint=hint)
+        raise UsageError(f"{name} is a run in progress", hint=hint)
     scan = _Scan()
     for record in read(path, load_blobs=False):
         scan.add(record)
@@ -152,7 +152,7 @@ def open_run(name: str, *, pools: bool = False) -> RunReplies:
             scan.pool.setdefault((event.name, event.fingerprint), array("q")).append(pack_location(record))
     if not scan.has_replies:
         hint = "calls are recorded by steps (durable), -s durable=http, --gateway, and for chat models and endpoints"
-        raise UsageError(f"{name} has recorded no replies", setting="replies", value=name, hint=hint)
+        raise UsageError(f"{name} has recorded no replies", hint=hint)
     definition = scan.definition.load() if isinstance(scan.definition, Blob) else scan.definition
     return RunReplies(name, path, scan.run, scan.head, scan.versions, definition, scan.is_own, scan.entries(), scan.pool)
 
@@ -172,8 +172,8 @@ class _Scan:
 
     @property
     def is_own(self) -> bool:
-        """Whether this user has written it on this machine."""
-        return own_hashes(self.run).issuperset(self._starts)
+        """Whether this user has written it on this machine: its sessions, and all records up to the end of the last one."""
+        return own_hashes(self.run).issuperset([*self._starts, self.head])
 
     def entries(self) -> dict[TrialKey, list[_Entry]]:
         """Return the trials by key."""
@@ -331,6 +331,7 @@ def _tree(replies: Iterable[tuple[RecordedReply, int]]) -> tuple[RecordedReply, 
         by_parent.setdefault(parent if parent in numbers and parent < reply.step else 0, []).append(reply)
 
     def with_inner(reply: RecordedReply) -> RecordedReply:
-        return attrs.evolve(reply, inner=tuple(map(with_inner, by_parent.get(reply.step, ()))))
+        inner = by_parent.get(reply.step)
+        return attrs.evolve(reply, inner=tuple(map(with_inner, inner))) if inner else reply
 
     return tuple(map(with_inner, by_parent.get(0, ())))

@@ -22,7 +22,7 @@ PLACEHOLDER: Final = "no-key-because-offline"
 """What stands for an API key that is not set."""
 _MAX_CAUSES: Final = 20
 _CONNECTS: Final = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
-_LOOKUPS: Final = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
+_LOOKUPS: Final = frozenset({"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"})
 _errors: Final[ContextVar[list["OfflineError"] | None]] = ContextVar("evaljournal_offline_errors", default=None)
 _active = 0
 _is_hooked = False
@@ -32,12 +32,14 @@ class OfflineError(Fatal):
     """A connection that was not made, because the run is offline."""
 
 
-def fill_keys() -> None:
-    """Set the API keys of the known providers that are not set, because an SDK does not start without one."""
+def fill_keys() -> list[str]:
+    """Set the API keys of the known providers that are not set, because an SDK does not start without one; return them."""
+    variables: list[str] = []
     for name in names():
         with suppress(UsageError):  # That of another package cannot be loaded.
-            for variable in dict(dialect_by_name(name).key_variables):
-                os.environ.setdefault(variable, PLACEHOLDER)
+            variables += [variable for variable in dict(dialect_by_name(name).key_variables) if variable not in os.environ]
+    os.environ.update(dict.fromkeys(variables, PLACEHOLDER))
+    return variables
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def offline() -> Generator[None]:
     if not _is_hooked:
         _is_hooked = True
         sys.addaudithook(_audit)
-    fill_keys()
+    variables = fill_keys()
     address.missing_variable = PLACEHOLDER
     _active += 1
     try:
@@ -56,6 +58,8 @@ def offline() -> Generator[None]:
         _active -= 1
         if not _active:
             address.missing_variable = None
+        for variable in variables:  # A later run of this process needs its own.
+            os.environ.pop(variable, None)
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -77,6 +81,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_local(host: Any) -> bool:
+    if isinstance(host, int):  # An address of the kernel, or of the host of a virtual machine.
+        return not host
     text = host.decode("idna") if isinstance(host, bytes) else host
     if not text or text == "localhost" or text.endswith(".localhost"):
         return True

@@ -38,9 +38,10 @@ FORMAT: Final = "evaljournal-replies"
 VERSION: Final = 1
 MAX_BYTES: Final = 1 << 30
 """Maximum bytes of the text; a few bytes can decompress to any number."""
+MAX_LINE: Final = 1 << 26
+"""Maximum bytes of a line, which is a trial: as JSON values, it takes many times as much."""
 _MAX_DEPTH: Final = 64
 _GZIP: Final = b"\x1f\x8b"
-_CHUNK: Final = 1 << 20
 
 
 def pack(replies: RunReplies) -> tuple[bytes, list[str]]:
@@ -54,6 +55,8 @@ def pack(replies: RunReplies) -> tuple[bytes, list[str]]:
         text = orjson.dumps(line, option=orjson.OPT_SORT_KEYS)
         if mask_shapes(text.decode()) != text.decode():
             suspicious.append(trial.trial)
+        if len(text) >= MAX_LINE:
+            raise UsageError(f"the replies of {trial.trial} have {len(text):,} bytes; a packed file has at most {MAX_LINE:,}")
         lines.append(text)
     header = {"format": FORMAT, "version": VERSION, **replies.identity, "scorers": replies.versions, "tasks": variants}
     text = b"\n".join([orjson.dumps(header, option=orjson.OPT_SORT_KEYS), *sorted(lines), b""])
@@ -159,25 +162,25 @@ class PackedReplies:
     def _parse(self, line: bytes) -> TrialReplies:
         try:
             return _trial(orjson.loads(line), self.run)
-        except (LookupError, TypeError, ValueError) as exc:
+        except (LookupError, TypeError, ValueError, AttributeError) as exc:
             raise _damaged(self.name, exc) from exc
 
 
 def open_packed(name: str, *, pools: bool = False) -> PackedReplies:
     """Read a packed file; raise a `UsageError` if it is damaged, too large, or of another version."""
-    with DISK.read(name) as stream:
-        content = stream.read()
-    lines = _lines_of(name, content)
     try:
+        with DISK.read(name) as stream:
+            content = stream.read()
+        lines = _lines_of(name, content)
         header = orjson.loads(next(lines, b""))
         if header["format"] != FORMAT:
             raise ValueError("it is another format")  # the same error as for other damage
         if header["version"] != VERSION:
             hint = f"pack the run again: {command('pack RUN -o', Path(name))}"
             problem = f"{name} has version {header['version']!r:.20} of the packed format; this evaljournal reads {VERSION}"
-            raise UsageError(problem, setting="replies", value=name, hint=hint)
+            raise UsageError(problem, hint=hint)
         by_key: dict[TrialKey, list[tuple[str, bytes]]] = {}
-        for line in filter(None, lines):
+        for line in lines:
             fields = orjson.loads(line)
             fingerprint, variant, repeat = fields["key"]
             by_key.setdefault((_text(fingerprint), _text(variant), _count(repeat)), []).append((_text(fields["case"]), line))
@@ -188,7 +191,7 @@ def open_packed(name: str, *, pools: bool = False) -> PackedReplies:
         )
     except UsageError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+    except (LookupError, TypeError, ValueError, AttributeError, OSError, EOFError, zlib.error) as exc:
         raise _damaged(name, exc) from exc
     if pools:
         packed.fill_pool()
@@ -196,24 +199,20 @@ def open_packed(name: str, *, pools: bool = False) -> PackedReplies:
 
 
 def _damaged(name: str, exc: Exception) -> UsageError:
-    return UsageError(f"{name} is not a packed file, or is damaged ({exc})", setting="replies", value=name)
+    return UsageError(f"{name} is not a packed file, or is damaged ({exc})")
 
 
 def _lines_of(name: str, content: bytes) -> Iterator[bytes]:
-    """Return the lines of a file, which may be compressed."""
-    if not content.startswith(_GZIP):
-        return iter(content.split(b"\n"))
-    chunks, size = list[bytes](), 0
-    try:
-        with gzip.open(io.BytesIO(content)) as stream:
-            while chunk := stream.read(_CHUNK):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_BYTES:
-                    raise UsageError(f"{name} decompresses to more than {MAX_BYTES >> 20:,} MiB", setting="replies", value=name)
-    except (OSError, EOFError, zlib.error) as exc:
-        raise _damaged(name, exc) from exc
-    return iter(b"".join(chunks).split(b"\n"))
+    """Yield the lines of a file, which may be compressed; raise a `UsageError` at the limit of their bytes."""
+    raw, remaining = io.BytesIO(content), MAX_BYTES
+    stream = gzip.GzipFile(fileobj=raw) if content.startswith(_GZIP) else raw
+    while line := stream.readline(min(remaining, MAX_LINE) + 1):
+        remaining -= len(line)
+        if remaining < 0:
+            raise UsageError(f"{name} decompresses to more than {MAX_BYTES >> 20:,} MiB")
+        if len(line) > MAX_LINE:
+            raise UsageError(f"{name} has a line of more than {MAX_LINE >> 20:,} MiB")
+        yield line
 
 
 def _trial(fields: Any, run: str) -> TrialReplies:
