@@ -1,6 +1,6 @@
 """Opens the tasks and the scorers of an evaluation for the duration of a session, and what surrounds the calls of tasks."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +47,12 @@ class TaskOpener:
         timeout: float | None,  # noqa: ASYNC109  # that of attempts
         grace: float,
         gateway: bool = False,
-        wait_durable: Callable[[], Awaitable[None]] | None = None,
     ) -> list[Layer]:
         """Open what surrounds the calls of the tasks, the innermost first; with `gateway`, they call models through one.
 
-        For `timeout`, `grace` and `wait_durable` see `HooksLayer`.
+        For `timeout` and `grace` see `HooksLayer`.
         """
-        options: dict[str, Any] = {"timeout": timeout, "grace": grace, "wait_durable": wait_durable}
-        hooks_layers = await self._hooks_layers(hooks, loop, options)
+        hooks_layers = await self._hooks_layers(hooks, loop, {"timeout": timeout, "grace": grace})
         layers = list[Layer]()
         if self._workers is not None and self._workers.runs_tasks:
             from evaljournal.runner.sessions.layers.remote import RemoteLayer  # noqa: PLC0415  # few runs need it

@@ -474,7 +474,6 @@ class Session:
             timeout=settings.timeout,
             grace=settings.grace,
             gateway=settings.gateway,
-            wait_durable=lambda: recorder.journal.wait_durable(recorder.journal.appended_seq),
         )
         slots = plan.scorer_slots
         open_scorers = [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]

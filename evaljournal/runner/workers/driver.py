@@ -488,9 +488,9 @@ class Workers:
 
     async def _sync(self, worker: Worker, question: int, call: RemoteCall) -> None:
         """Report to the worker when the steps of a call are on disk."""
-        if call.steps is not None and call.steps.wait_durable is not None:
+        if call.steps is not None and call.steps.sync is not None:
             with suppress(JournalError):  # The journal has failed, which ends the run.
-                await call.steps.wait_durable()
+                await call.steps.sync()
         worker.pipe.send(orjson.dumps({"answer": question}))
 
     def _handle_end(self, worker: Worker | None, detail: str, *, is_external: bool = False) -> None:

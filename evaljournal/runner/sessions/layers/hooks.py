@@ -5,7 +5,7 @@ must run when the task was cancelled.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -40,20 +40,15 @@ class HooksLayer(PhasesLayer):
         *,
         timeout: float | None,
         grace: float,
-        wait_durable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled.
-
-        `wait_durable` waits until the handle of a set-up is on disk, before its attempt continues.
-        """
+        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled."""
         super().__init__(timeout)
-        self._wait_durable = wait_durable
         self._hooks = hooks
         self._grace = grace
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
         """Return a task with a set-up, a teardown, or both."""
-        return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace, wait_durable=self._wait_durable)
+        return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace)
 
 
 class HookedTask:
@@ -68,7 +63,6 @@ class HookedTask:
         *,
         timeout: float | None,
         grace: float,
-        wait_durable: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """See `HooksLayer` for the parameters.
 
@@ -78,7 +72,6 @@ class HookedTask:
         self._hooks = hooks
         self._timeout = math.inf if timeout is None else timeout
         self._grace = grace
-        self._wait_durable = wait_durable
         self.request = getattr(task, "request", None)
         self.loop = getattr(task, "loop", "trio")
         """The event loop of the task; None for a plain function."""
@@ -108,9 +101,9 @@ class HookedTask:
         if "teardown" not in self._hooks:
             return await _run_phase(hook, function, arguments)
         value = await _run_phase(hook, function, arguments, has_handle=True)
-        if self._wait_durable is not None:
+        if (steps := current_steps()) is not None and steps.sync is not None:
             with trio.CancelScope(shield=True):
-                await self._wait_durable()
+                await steps.sync()  # Otherwise a kill could leave a sandbox without a handle.
         return value
 
     async def _tear_down(self, arguments: Mapping[str, Any]) -> None:

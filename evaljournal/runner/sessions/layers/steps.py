@@ -83,6 +83,7 @@ class StepsLayer(Layer):
             clock=self._recorder.clock.monotonic,
             token=loop.token,
             wait_durable=self._wait_durable if self._settings.write_ahead else None,
+            sync=self._wait_durable,
             is_step=self._is_step,
             gate=calls,
             key_rules=self._key_rules,

@@ -258,6 +258,7 @@ class Calls:
             clock=trio.lowlevel.current_clock().current_time,
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
+            sync=partial(self._wait_durable, number),
             is_step=self._is_step,
             key_rules=self._key_rules,
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
