@@ -415,6 +415,9 @@ def test_a_score_that_looks_like_another_is_named(tmp_path: Path) -> None:
     own.__name__ = "ex\u0430ct"
     path = claimed_run(tmp_path / "run", cases=1, scorers=(own,))
 
+    lines = checked(tmp_path, bundle(path, claim(path, "ex\u0430ct>=1")))
+
+    assert "'ex\\u0430ct'" in next(line.text for line in lines if line.subject == "scores")
     assert ["ex\u0430ct >= 1 holds: 1 values, 0 missing (the score is 'ex\\u0430ct')"] == claim(
         path, "ex\u0430ct>=1"
     ).claim_texts
@@ -540,6 +543,30 @@ def test_a_scorer_under_another_name_is_named(tmp_path: Path, shared_run: Path, 
     assert "7 scores not recomputed: its pattern is too long" in "\n".join(texts[1])
 
 
+def test_a_name_is_no_verdict(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
+    """The name of a score that reads like the line of a check is quoted."""
+    name = "exact: 7 scores recomputed: equal"
+
+    def add(leaves: list[Any]) -> None:
+        leaves[0]["scores"][name] = {"value": True, "version": "1"}
+
+    texts = [line.text for line in checked(tmp_path, forged(bundle(shared_run, statement), add))]
+
+    assert f"'{name}': 1 score not recomputed: not a built-in scorer that makes no calls" in texts
+
+
+def test_ssh_keygen_that_hangs_is_stopped(tmp_path: Path, statement: Statement, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signature that `ssh-keygen` does not verify in time is none."""
+    program = tmp_path / "ssh-keygen"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("evaljournal.runner.sessions.claims.signing._TIMEOUT", 0.2)
+    signed = attrs.evolve(statement, signatures=[b"SSHSIG"])
+
+    assert ["failed", "unchecked"] == [line.status for line in check_signatures(signed, None)]
+
+
 def test_an_unfinished_run_is_rejected(tmp_path: Path) -> None:
     """Nothing can be claimed while trials are open."""
     write_sync(tmp_path / "run", [*complete_run(2)[:-1], *trial("case-9", "Quito")[:1]], confirm=False, clock=fake_clock(1.0))
@@ -601,8 +628,11 @@ def test_later_records_do_not_change_a_claim(tmp_path: Path) -> None:
     before = bundle(path, statement)
     write_sync(path, [session(2), *trial("case-x", "Quito")[:1]], new=False, clock=fake_clock(1.0))
 
+    lines = list(check_journal(path, statement, None))
+
     assert before == bundle(path, statement)
-    assert [] == failures(list(check_journal(path, statement, None)))
+    assert [] == failures(lines)
+    assert "later records of the run or its review, which the statement is not about" in [line.text for line in lines]
 
 
 def test_a_statement_is_about_a_finished_run(shared_run: Path, statement: Statement) -> None:

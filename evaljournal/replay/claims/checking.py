@@ -10,6 +10,7 @@ recomputed by built-in scorers. Fields that this version does not know are rejec
 take them for checked. Whatever else has an unexpected shape ends the check at its line.
 """
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from evaljournal.replay.text import plural
 
 MAX_LINE: Final = 32 << 20
 _MAX_MISMATCHES: Final = 10
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
 Recompute = Callable[[Mapping[str, Any], str, str], Iterator[tuple[str, Any, str]]]
 """Takes the scores of a trial, and the JSON of output and expected output; yields name and value, or why there is none."""
@@ -136,7 +138,9 @@ class _Check:
             self._scores[name, reason] += 1
             is_equal = reason or (value.__class__, value) == (stated.__class__, stated)
             if not is_equal and len(self._mismatches) < _MAX_MISMATCHES:
-                self._mismatches.append(f"{name} of {content['trial']!r:.80} is {value!r:.40}, not {stated!r:.40}")
+                self._mismatches.append(
+                    f"{_scorer_text(name, {})} of {content['trial']!r:.80} is {value!r:.40}, not {stated!r:.40}"
+                )
 
     def lines(self) -> Iterator[Line]:
         """Yield the result; raise an error if leaves are missing, or are not those of the sample."""
@@ -177,7 +181,8 @@ def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
     """Return the name of a score, with scorer and parameters unless it is the plain built-in scorer of this name."""
     parameters = [f"{key}={value!r:.200}" for key, value in definition.items() if key not in {"name", "address"}]
     scorer = " ".join([definition.get("name", name), *parameters])
-    return name if scorer == name else f"{name} ({scorer})"
+    shown = name if _PLAIN_NAME.fullmatch(name) else ascii(name)[:200]  # It could look like another name, or like a verdict.
+    return shown if scorer == name else f"{shown} ({scorer:.250})"
 
 
 def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool = True) -> Iterator[Line]:

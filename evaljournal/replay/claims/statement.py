@@ -28,7 +28,7 @@ HEAD: Final = "evaljournalHead"  # The digest of a journal that is the hash of i
 MEMBER: Final = "evaljournal"  # Our member of the predicate.
 
 _CLAIM: Final = re.compile(
-    r"\s*+(?P<label>label\s*+:\s*+)?(?P<name>\w[\w.-]*+)(?:@(?P<variant>[\w.-]{1,200}+))?\s*+(?P<comparator>>=|<=|>|<)\s*+"
+    r"\s*+(?P<label>label\s*+:\s*+)?(?P<name>\w[\w.-]{0,199}+)(?:@(?P<variant>[A-Za-z0-9._-]{1,200}+))?\s*+(?P<comparator>>=|<=|>|<)\s*+"
     r"(?P<threshold>-?[0-9]{1,40}+(?:\.[0-9]{1,40}+)?+)\s*+(?P<percent>%?)\s*+"
 )
 _COMPARATORS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
@@ -150,7 +150,7 @@ class Statement:
         return [
             f"{claim} {'holds' if item['passed'] else 'does not hold'}: {figure['values']:,} values, "
             f"{figure['missing']:,} missing{''.join(notes)}"
-            + ("" if claim.metric.isascii() else f" (the score is {claim.metric!a})")  # A letter may look like another.
+            + ("" if claim.name.isascii() else f" (the score is {claim.name!a})")  # A letter may look like another.
             for claim, item, figure in zip(self.claims, self.predicate["claims"], self.own["figures"], strict=True)
         ]
 

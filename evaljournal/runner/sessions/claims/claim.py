@@ -362,7 +362,7 @@ def check_journal(
     What a bundle discloses, commitments and leaves with their indexes, must be that of the journal, also without the secret.
     """
     try:
-        _verified_snapshot(path)
+        last_subjects = _verified_snapshot(path).subjects
     except JournalError as exc:
         yield Line("audit" if isinstance(exc, InvalidRecord) else "chain", "failed", str(exc))
         return
@@ -374,6 +374,8 @@ def check_journal(
         return
     is_equal = list(snapshot.subjects) == statement.content["subject"]
     yield Line.comparing("head", is_equal, "the journals that the statement is about")
+    if snapshot.subjects != last_subjects:
+        yield Line("head", "unchecked", "later records of the run or its review, which the statement is not about")
     yield from _leaf_lines(snapshot, leaves)
     for name, revealed in commitments.items():
         yield Line.comparing("commitment", snapshot.identities()[name] == revealed["text"], "that of the journal", f"{name}: ")
