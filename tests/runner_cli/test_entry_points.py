@@ -58,7 +58,7 @@ def test_the_documented_package(tmp_path: Path) -> None:
         ("export run -f number", "(evaljournal.formats: math:pi) cannot be used: TypeError: it is a float, not a TableFile"),
         ("run --data qa.jsonl --command cat --export mine", "(evaljournal.outputs: broken:Mine) cannot be used: RuntimeError"),
         ("run --data qa.jsonl --command cat --export number", "(evaljournal.outputs: math:isqrt) cannot be used: TypeError"),
-        ("run --data qa.jsonl --command cat --export other", "unknown output 'other'; use ipython, nat, mine, number"),
+        ("run --data qa.jsonl --command cat --export other", "unknown output 'other'; use ipython, nat, otlp, mine, number"),
         ("run --data qa.jsonl --command cat --score mine", "(evaljournal.scorers: broken:Mine) cannot be used: RuntimeError"),
         ("run --data qa.jsonl --command cat --score number:1", "cannot be used: TypeError: it returned a str, not a scorer"),
         ("run --data qa.jsonl --command cat --score numbr", "did you mean 'number'?"),

@@ -105,8 +105,8 @@ class FollowedDirectory:
     def _update(self, runs: list[tuple[Path, int, RunDigest]]) -> None:
         self._version += 1
         for path, written_at, run in runs:
-            name = os.path.relpath(path, self.path)
-            address = quote(os.fsencode(name), safe="/")
+            name = str(path).removeprefix(os.path.join(self.path, ""))  # `relpath` takes as long as to read a digest.
+            address = quote(os.fsencode(name.replace(os.sep, "/")), safe="/")
             data = run_row(str(path), f"run/{address}/", run)
             if (row := self._rows.get(path)) is None or row.data != data:
                 self._addresses[address] = path
