@@ -223,8 +223,8 @@ def _records(seed: int) -> list[Record]:
         usage: dict[str, Any] = {"prompt_tokens": tokens, "completion_tokens": chance.randint(0, 9_999)}
         if chance.random() < 0.5:
             usage["prompt_tokens_details"] = {"cached_tokens": chance.randint(0, tokens)}
+        writes = chance.randint(0, 1_000) if model.startswith("claude") else 0
         if model.startswith("claude"):
-            writes = chance.randint(0, 1_000)
             usage = {"input_tokens": tokens, "output_tokens": 7, "cache_creation_input_tokens": writes}
         tier = chance.choice(["", "default", "batch", "flex", "priority"])
         noted = {"model": model, **({"service_tier": tier} if tier and not batch else {})}
