@@ -21,6 +21,7 @@ from evaljournal.runner.runs.sources import verify_sources
 from evaljournal.runner.steps.replies.journal import open_run
 from evaljournal.runner.steps.replies.packed import open_packed, pack
 from tests.journal.samples import change_with_hashes
+from tests.processes import TIMEOUT
 from tests.programs import find_program
 from tests.runner_cli.commands import COMMAND
 from tests.runs import AnyEvaluation, define_real, events, run_real
@@ -149,6 +150,7 @@ def test_the_operating_system_sees_no_connection(count: int, server: Server, nam
         [*trace, *COMMAND, "run", "agent.py", "--replies", "live", "--offline", "--plain", "-o", "traced"],
         check=True,
         capture_output=True,
+        timeout=TIMEOUT,
     )
     trace_lines = Path("trace").read_text().splitlines()
 
@@ -162,7 +164,7 @@ def test_the_operating_system_sees_no_connection(count: int, server: Server, nam
 def _cpu_of(*arguments: str) -> float:
     """Run a command; return the seconds of CPU that it has used."""
     before = os.times()
-    subprocess.run([*COMMAND, *arguments, "--plain"], check=True, capture_output=True)
+    subprocess.run([*COMMAND, *arguments, "--plain"], check=True, capture_output=True, timeout=TIMEOUT)
     after = os.times()
     return sum(after[2:4]) - sum(before[2:4])
 

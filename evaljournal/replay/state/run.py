@@ -53,13 +53,10 @@ class RunState:
     head: str = ""
     """The hash of the last record."""
     trials: RunTrials = attrs.field(factory=RunTrials)
-    totals: Totals = attrs.field(init=False)
-    """Sums over all trials."""
     sessions: Sessions = attrs.field(init=False)
     scoring: ScorerCalls = attrs.field(init=False)
     policy: PolicyState = attrs.field(init=False)
     usage_parts: UsageParts = attrs.field(init=False)
-    workers: RunWorkers = attrs.field(factory=RunWorkers)
     steps: RunSteps = attrs.field(init=False)
     set_ups: SetUps = attrs.field(factory=SetUps)
     workspaces: WorkspaceChanges = attrs.field(factory=WorkspaceChanges)
@@ -71,15 +68,14 @@ class RunState:
     def __attrs_post_init__(self) -> None:
         table = self._table = EventTable(_ORDER)
         trials = self.trials
-        self.totals = trials.totals
         self.sessions = Sessions(TaskVersions(trials))
         errors = self.sessions.errors
         self.scoring = ScorerCalls(trials, errors)
         self.policy = PolicyState(self.sessions, self.scoring.open, SlotUses(table))
         self.usage_parts = UsageParts(trials, trials.running, trials.totals, trials.variants)
-        self.steps = RunSteps(self.set_ups, trials, self.usage_parts, self.sessions, self.policy.known_limits)
+        self.steps = RunSteps(trials, self.usage_parts, self.sessions, self.policy.known_limits)
         self.batches = Batches(trials)
-        trials.connect(self.sessions, self.policy, self.workers, self.usage_parts)
+        trials.connect(self.sessions, self.policy, self.usage_parts)
 
         always = (
             self.sessions,
@@ -134,6 +130,16 @@ class RunState:
     def outcome(self) -> str:
         """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
         return self.sessions.outcome
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over all trials."""
+        return self.trials.totals
+
+    @property
+    def workers(self) -> RunWorkers:
+        """Sums for each worker."""
+        return self.trials.workers
 
     @property
     def variants(self) -> Variants:

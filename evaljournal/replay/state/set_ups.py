@@ -28,9 +28,9 @@ class SetUps:
     died: dict[Attempt, None] = attrs.field(factory=dict[Attempt, None])
     """Attempts without a recorded set-up whose process died."""
 
-    def end_phase(self, event: events.StepCompleted | events.StepFailed) -> None:
-        """Apply the step of a set-up or a teardown; those of a workspace have other names, and need no handle."""
-        if isinstance(event, events.StepFailed) or not event.name.startswith(f"{event.phase} "):
+    def _on_step_completed(self, event: events.StepCompleted, _: Record) -> None:
+        # The steps of a workspace have the phases, too, but other names; they need no handle.
+        if event.phase == "task" or not event.name.startswith(f"{event.phase} "):
             return
         attempt = event.trial, event.attempt
         if event.phase == "teardown":

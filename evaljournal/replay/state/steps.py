@@ -16,7 +16,6 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.sessions import Sessions, covered_seconds
-from evaljournal.replay.state.set_ups import SetUps
 from evaljournal.replay.state.trial import WORKER_ENDS, RunningAttempt, TrialState, pack_location
 from evaljournal.replay.state.trials import RunTrials
 from evaljournal.replay.state.usage import add, subtract
@@ -219,7 +218,6 @@ class RunSteps:
     that ends an attempt finds it in flight, and a failure finds those before it.
     """
 
-    _set_ups: SetUps
     _trials: RunTrials
     _usage: UsageParts
     _sessions: Sessions
@@ -378,7 +376,6 @@ class RunSteps:
     def _end_phase(self, event: events.StepCompleted | events.StepFailed, record: Record, attempt: RunningAttempt) -> None:
         """Count a set-up or a teardown; its time is not part of the attempt's."""
         self.locate(event, record)
-        self._set_ups.end_phase(event)
         self.completed += isinstance(event, events.StepCompleted)
         self.failed += isinstance(event, events.StepFailed)
         attempt.add_wait(record.t - event.elapsed, record.t)

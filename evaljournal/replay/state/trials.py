@@ -76,7 +76,6 @@ class RunTrials(dict[str, TrialState]):
         "_policy",
         "_sessions",
         "_usage",
-        "_workers",
         "answers",
         "attempts",
         "backing_off",
@@ -87,6 +86,7 @@ class RunTrials(dict[str, TrialState]):
         "totals",
         "variants",
         "warnings",
+        "workers",
     )
 
     def __init__(self) -> None:
@@ -100,6 +100,7 @@ class RunTrials(dict[str, TrialState]):
         """Trial → end of its backoff, in seconds of `t`."""
         self.attempts = AttemptTotals()
         self.warnings = AttemptWarnings()
+        self.workers = RunWorkers()
         self.answers = Answers()
         self.output_sample = OutputSample()
         """The outputs of a few trials of each variant."""
@@ -110,11 +111,10 @@ class RunTrials(dict[str, TrialState]):
         self._idle_since = 0.0
         """When the last attempt ended while no other was in flight."""
 
-    def connect(self, sessions: Sessions, policy: PolicyState, workers: RunWorkers, usage: UsageParts) -> None:
+    def connect(self, sessions: Sessions, policy: PolicyState, usage: UsageParts) -> None:
         """Set the projections that it reads and reports to; they need the trials first."""
         self._sessions = sessions
         self._policy = policy
-        self._workers = workers
         self._usage = usage
 
     def has_noted_tokens(self, name: str) -> bool:
@@ -148,7 +148,7 @@ class RunTrials(dict[str, TrialState]):
         if not self.running:
             self._idle_since = t
         if event.worker:
-            self._workers.count(event, t)
+            self.workers.count(event, t)
         self._move(trial, stage)
         return attempt
 
