@@ -46,8 +46,9 @@ def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: 
         page = Path(urlsplit(url).path)
         opened.append((url, mode(page), page.read_text()))
 
-    async def serve(*_: object, on_ready: object) -> None:
+    async def serve(*_: object, on_ready: object, host: str) -> None:
         assert callable(on_ready)
+        assert "127.0.0.1" == host
         on_ready("http://127.0.0.1:1/the-token/")
 
     monkeypatch.setattr(webbrowser, "open", record)

@@ -22,7 +22,7 @@ _OURS: Final = "evaljournal."
 
 
 def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the row of a case for each trace that has a question."""
+    """Yield the row of a case for each trace with a question."""
     traces = dict[str, list[Mapping[str, Any]]]()
     for document in documents(path):
         for span in _spans(document):

@@ -34,11 +34,11 @@ class RemoteCases(ABC):
         """Yield the rows with their numbers."""
 
 
-def remote_cases(source: str) -> RemoteCases | None:
-    """Return the cases at an address; None if it is a path."""
-    match = _ADDRESS.fullmatch(source)
+def remote_cases(address: str) -> RemoteCases:
+    """Return the cases at an address."""
+    match = _ADDRESS.fullmatch(address)
     if match is None:
-        return None
+        raise UsageError(f"{address!r} is no address; write hf://owner/name")
     entry = entry_points.find("data", match["scheme"])
     if entry is None:
         names = entry_points.names("data")

@@ -49,7 +49,7 @@ def annotation(expected: str | None, *annotations: Any) -> Any:
 
 
 def case_of(name: str, messages: Sequence[Message], expected: Any, *, output: Any = None) -> dict[str, Any] | None:
-    """Return the row of a case; None without a question. `output` is the final answer, by default the last one.
+    """Return the row of a case; None without a message of a user. `output` is the final answer, by default the last one.
 
     The input is what the user wrote before the first answer: a text, or several messages as a list. What they wrote later is in
     `turns`, with the first, for `--turns turns`.

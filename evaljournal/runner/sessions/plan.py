@@ -20,7 +20,6 @@ from evaljournal.runner.calls.prices import BATCH
 from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Trials
-from evaljournal.runner.data.remote import RemoteCases
 from evaljournal.runner.data.templates import constant_template_error
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.code_files import code_files
@@ -164,7 +163,7 @@ def make_plan(
     if replies is not None:
         recorded_settings["reply_sources"] = replies.to_json()
     source = evaluation.cases.source
-    dataset = source.address if isinstance(source, RemoteCases) else str(source) if isinstance(source, Path) else ""
+    dataset = evaluation.cases.address or (str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python")
     recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition
     definition = {**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)}
     workspace = None
@@ -176,7 +175,7 @@ def make_plan(
         task_fingerprint=evaluation.fingerprint,
         scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
         definition=definition,
-        dataset=dataset or f"{type(source).__name__} in Python",
+        dataset=dataset,
         dataset_fingerprint=selection.trials.fingerprint or "",
         trials=(selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),
         settings={**recorded_settings, "scorer_slots": slots, "overridden": overridden_names},

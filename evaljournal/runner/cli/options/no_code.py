@@ -33,7 +33,6 @@ from evaljournal.runner.cli.options.table import BY_KEY, OPTIONS, TABLE, is_defi
 from evaljournal.runner.cli.options.values import parse_values, read_file, to_keys
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Dataset
-from evaljournal.runner.data.remote import RemoteCases
 from evaljournal.runner.data.templates import Template
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.budget import OFF
@@ -140,13 +139,13 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
         exc.path = definition.path or None
         raise
     dataset = Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values))
-    if isinstance(source := dataset.source, RemoteCases):  # A resumed run reads the same version.
-        definition = attrs.evolve(definition, options={**definition.options, "data": Path(source.address)})
+    if dataset.address:  # A resumed run reads the same version.
+        definition = attrs.evolve(definition, options={**definition.options, "data": Path(dataset.address)})
     evaluation: AnyEvaluation = Evaluation(
         task,
         cases=dataset.with_prompt_columns(_prompt_columns([variant.task for variant in variants.values()] or [task])),
         settings=settings,
-        name=values.get("name") or re.sub(r"[^\w.-]+", "-", getattr(source, "stem", "data")).strip("-.") or "data",
+        name=values.get("name") or re.sub(r"[^\w.-]+", "-", getattr(dataset.source, "stem", "data")).strip("-.") or "data",
         variants=variants or None,
     )
     for name, scorer in scorers_from_options(values, chat_models(values, *tables.values())):
