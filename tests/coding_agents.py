@@ -31,7 +31,12 @@ COMMANDS: Final[Mapping[str, list[str]]] = {
             "-c model_providers.gateway.wire_api=responses -"
         ),
     ],
-    "gemini": ["--command", "gemini -m gemini-3.8-flash -p {input} --yolo --skip-trust"],
+    "gemini": [
+        "--command",
+        "gemini -m gemini-3.8-flash -p {input} --yolo --skip-trust",
+        "--key-without",
+        r"Process Group PGID: \d+",  # in the results of its tools
+    ],
 }
 QUIET: Final = {
     **dict.fromkeys(("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_TELEMETRY", "DISABLE_AUTOUPDATER"), "1"),

@@ -62,6 +62,26 @@ def test_another_session_has_the_same_key(path: str, request_of: Any) -> None:
     assert key(path, request_of("one")) != key(path, request_of("one", directory="/home/dev/b"))
 
 
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
+def test_ids_of_geminis_tool_calls(method: str) -> None:
+    """Gemini CLI makes an id for each call whose reply has none; only which result belongs to which call is compared."""
+
+    def request(*ids: str, text: str = "1") -> dict[str, Any]:
+        calls = [{"functionCall": {"id": call_id, "name": "run", "args": {}}, "thoughtSignature": "s"} for call_id in ids[:2]]
+        results = [{"functionResponse": {"id": call_id, "name": "run", "response": {"output": text}}} for call_id in ids[2:]]
+        parts = [{"text": "x"}, None, {"functionCall": 1}]
+        return {"contents": [{"role": "user", "parts": parts}, None, {"parts": calls}, {"parts": results}, {"parts": 1}]}
+
+    path = f"/v1beta/models/gemini-3.8-flash:{method}"
+    first = key(path, request("run_17_0", "run_17_1", "run_17_0", "run_17_1"))
+
+    assert first == key(path, request("run_99_0", "run_99_1", "run_99_0", "run_99_1"))
+    assert first != key(path, request("run_99_0", "run_99_1", "run_99_1", "run_99_0"))
+    assert first != key(path, request("run_17_0", "run_17_1", "run_17_0", "run_17_1", text="2"))
+    assert ["ids of tool calls"] == without_identity(method, request("a", "b", "a", "b"))[1]
+    assert [] == without_identity(method, {"contents": 1})[1]
+
+
 def test_everything_else_is_compared() -> None:
     """A difference in any other field, and in the ids that a reply has, is another request."""
     assert key("/v1/messages", claude("one")) != key("/v1/messages", claude("one", text="other"))

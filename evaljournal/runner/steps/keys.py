@@ -1,8 +1,9 @@
 """What the key of a model call leaves out, so that the next attempt at a trial is recognized as the same.
 
-A key is what was asked, byte by byte, with two exceptions. Fields that name the caller cannot change the answer, but are new
-in every process: each dialect lists its own in `IDENTITY_FIELDS`. And paths that this run chose itself, such as the
-workspace of an attempt, are replaced by constants. Users can leave out more with `--key-without`, such as a date.
+A key is what was asked, byte by byte, with two exceptions. Fields and ids that name the caller cannot change the answer, but
+are new in every process: each dialect lists its own in `IDENTITY_FIELDS`, and knows which ids a client makes. And paths that
+this run chose itself, such as the workspace of an attempt, are replaced by constants. Users can leave out more with
+`--key-without`, such as a date.
 
 Nothing else may ever be left out: two requests with one key get one answer.
 """
@@ -19,14 +20,17 @@ import orjson
 
 from evaljournal.runner.errors import UsageError
 
+_GEMINI: Final = ("generateContent", "streamGenerateContent")
 _DIALECTS: Final[Mapping[str, str]] = {
     "messages": "anthropic",
     "chat/completions": "completions",
     "embeddings": "completions",
     "responses": "responses",
+    **dict.fromkeys(_GEMINI, "gemini"),
 }
 """Endpoint → the module of its dialect, which is imported with the first call: a run without any does not need it."""
 ITEM_IDS: Final = "id of input items"
+CALL_IDS: Final = "ids of tool calls"
 _MAX_SHOWN: Final = 80
 _SHOWN_BEFORE: Final = 20
 """Characters of a difference that are shown, and those of them before it."""
@@ -104,6 +108,11 @@ def without_identity(endpoint: str, content: Any) -> tuple[Any, list[str]]:
         plain_items = [_without_id(item) if dialect.is_client_item(item) else item for item in items]
         if any(plain is not item for plain, item in zip(plain_items, items, strict=True)):
             compared, omitted = {**compared, "input": plain_items}, [*omitted, ITEM_IDS]
+    messages = content.get("contents")
+    if endpoint in _GEMINI and isinstance(messages, list):
+        numbered_messages = dialect.with_call_numbers(messages)
+        if numbered_messages != messages:
+            compared, omitted = {**compared, "contents": numbered_messages}, [*omitted, CALL_IDS]
     return compared, omitted
 
 

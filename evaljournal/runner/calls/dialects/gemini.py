@@ -29,6 +29,9 @@ _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {
 }
 """All other reasons are errors: OTHER, MALFORMED_FUNCTION_CALL, …"""
 _MODEL_COLLECTIONS: Final = ("models/", "tunedModels/")
+IDENTITY_FIELDS: Final = frozenset[str]()
+"""No field of a request names its caller."""
+_CALLS: Final = ("functionCall", "functionResponse")
 _NO_CONTENT: Final = frozenset({"thought", "thoughtSignature"})
 """Keys of a part that are not content."""
 
@@ -227,3 +230,26 @@ def _read_parts(parts: list[Any]) -> tuple[list[str], list[dict[str, Any]], list
             case _:
                 raise _invalid("a part of the reply", part)
     return texts, calls, other_keys
+
+
+def with_call_numbers(contents: list[Any]) -> list[Any]:
+    """Return the messages of a request with numbers in place of the ids of tool calls; a call and its result have the same.
+
+    If the reply with a call has no id, the client makes one, which is new in every process.
+    """
+    numbers: dict[str, str] = {}
+
+    def numbered(call: Any) -> Any:
+        if not isinstance(call, dict) or not isinstance(call.get("id"), str):
+            return call
+        return {**call, "id": numbers.setdefault(call["id"], str(len(numbers)))}
+
+    def with_numbers(part: Any) -> Any:
+        return part | {name: numbered(part[name]) for name in _CALLS if name in part} if isinstance(part, dict) else part
+
+    return [
+        {**message, "parts": [*map(with_numbers, message["parts"])]}
+        if isinstance(message, dict) and isinstance(message.get("parts"), list)
+        else message
+        for message in contents
+    ]
