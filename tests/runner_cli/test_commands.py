@@ -29,7 +29,7 @@ UNUSED_BY_A_RUN: Final = {
     *("evaljournal.runner.data.attachments", "evaljournal.runner.calls.chat", "evaljournal.runner.calls.endpoint"),
 }
 """Modules that a run of a plain function has no use for."""
-MAX_MODULES: Final = 222
+MAX_MODULES: Final = 227
 """Modules of evaljournal that such a run imports at most: 2 % more than when they were last counted."""
 
 

@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evaljournal.runner.data.skills import is_skill, skill_rows
 from evaljournal.runner.data.tables import BATCH_ROWS, Row, duplicates, json_rows
 from evaljournal.runner.errors import UsageError, suggest
 
@@ -182,6 +181,8 @@ def _skill(text: str, path: Path) -> Iterator[NumberedRow] | None:
         value = _JSON.decode(text)
     except (ValueError, RecursionError):
         return None
+    from evaljournal.runner.data.skills import is_skill, skill_rows  # noqa: PLC0415  # only a JSON object needs it
+
     if not is_skill(value):
         return None
     return ((1, row) for row in skill_rows(value, path))

@@ -35,7 +35,6 @@ from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.rate_limits import TaskKeys, default_slots, has_elastic_slots, scorer_slots
 from evaljournal.runner.sessions.workers import check_workers
-from evaljournal.runner.sessions.workspace_source import read_workspace, with_case_files
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 
@@ -168,6 +167,8 @@ def make_plan(
     definition = {**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)}
     workspace = None
     if settings.workspace is not None:
+        from evaljournal.runner.sessions.workspace_source import read_workspace  # noqa: PLC0415  # few runs need it
+
         workspace = read_workspace(settings, definition, recorded_definition, path)
     run_started = RunStarted(
         evaluation=evaluation.name,
@@ -186,6 +187,14 @@ def make_plan(
     )
     _check_unchanged(state, run_started, selection.trials, path, options)
     return Plan(settings, trials, run_started, slots, evaluation, keys, variants, chosen_slots, workspace, replies)
+
+
+def _with_case_files(cases: Dataset, settings: Settings) -> Dataset:
+    if settings.workspace is None:
+        return cases
+    from evaljournal.runner.sessions.workspace_source import with_case_files  # noqa: PLC0415  # few runs need it
+
+    return with_case_files(cases)
 
 
 def select_trials(
@@ -219,7 +228,7 @@ def select_trials(
             cases = cases.with_check(keys.check)
         if settings.batch:
             cases = cases.with_check(partial(_check_batched_case, evaluation, settings.budget or {}))
-        cases = with_case_files(cases, settings)
+        cases = _with_case_files(cases, settings)
         variants = list(evaluation.with_variants(only_variants).tasks)
         trials = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
         if (trials.all_cases or 0) > 1 and _constant_templates(evaluation):

@@ -34,10 +34,8 @@ def read_workspace(settings: Settings, definition: dict[str, Any], recorded_defi
     return source
 
 
-def with_case_files(cases: Dataset, settings: Settings) -> Dataset:
+def with_case_files(cases: Dataset) -> Dataset:
     """Return cases whose column `files` names files of their workspaces; each is checked when it is read."""
-    if settings.workspace is None:
-        return cases
     from evaljournal.runner.calls.workspaces.case_files import COLUMN, check_case_files  # noqa: PLC0415  # few runs need it
 
     return cases.with_files([COLUMN]).with_check(check_case_files)

@@ -17,7 +17,6 @@ from evaljournal.runner.cli.options.decorators import (
     run_options,
     yes_option,
 )
-from evaljournal.runner.cli.options.foreign_words import explain_file
 from evaljournal.runner.cli.options.locate import enter_offline, load_reference
 from evaljournal.runner.cli.options.no_code import DEFINITION, Definition, build_evaluation
 from evaljournal.runner.cli.options.table import overrides
@@ -154,8 +153,11 @@ def _load(reference: str | None, config: Path | None, values: Mapping[str, Any])
         if config is not None or definition_values:
             flag = "--config" if config is not None else f"--{min(to_keys(definition_values))}"
             raise UsageError(f"{reference} and {flag} both define the evaluation; pass only one")
-        if not reference.endswith((".py", ".toml")) and (hint := explain_file(reference)):
-            raise UsageError(f"{reference} is not an evaluation; {hint}")
+        if not reference.endswith((".py", ".toml")):
+            from evaljournal.runner.cli.options.foreign_words import explain_file  # noqa: PLC0415  # needed for errors only
+
+            if hint := explain_file(reference):
+                raise UsageError(f"{reference} is not an evaluation; {hint}")
         return load_reference(reference)
     if config is not None:
         return build_evaluation(Definition.read(config, definition_values), is_new=True)

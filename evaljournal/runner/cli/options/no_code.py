@@ -21,7 +21,6 @@ import orjson
 from evaljournal import entry_points
 from evaljournal.runner.calls.arguments import TARGETS, new_task
 from evaljournal.runner.calls.dialects import split_model
-from evaljournal.runner.cli.options.foreign_words import explain_model
 from evaljournal.runner.cli.options.model_urls import (
     chat_models,
     check_shared_options,
@@ -155,6 +154,8 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
 
 def _check_prefixes(models: Iterable[str]) -> None:
     """Raise a UsageError for a model with the prefix of another tool; `llama3:8b` is the name of a model."""
+    from evaljournal.runner.cli.options.foreign_words import explain_model  # noqa: PLC0415  # functions do not need it
+
     for model in models:
         if not split_model(model)[0] and (hint := explain_model(model)):
             raise UsageError(f"--chat {model}: unknown prefix {model.partition(':')[0]!r}; {hint}")

@@ -26,7 +26,6 @@ from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, failed_step
-from evaljournal.runner.steps.durable import DurableSteps
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.steps.keys import KeyRules
 
@@ -58,7 +57,11 @@ class StepsLayer(Layer):
         """Return the steps of an attempt, or what records the model calls of our own tasks as steps."""
         if kind is AttemptSteps:
             return self.new_steps(work, attempt, scope)
-        return DurableSteps() if kind is StepRecorder else None
+        if kind is not StepRecorder:
+            return None
+        from evaljournal.runner.steps.durable import DurableSteps  # noqa: PLC0415  # attempts without steps do not need it
+
+        return DurableSteps()
 
     def leave(self, objects: dict[type, Any], outcome: CallOutcome | None) -> CallOutcome | None:
         """End the model calls that still wait; one that can never start fails the attempt, whatever the task made of it."""
