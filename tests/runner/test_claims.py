@@ -23,6 +23,7 @@ from evaljournal.journal import read
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, RunFinished
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay import load
 from evaljournal.replay.claims.merkle import leaf_hash, levels
 from evaljournal.replay.claims.merkle import path as path_of
 from evaljournal.replay.claims.statement import (
@@ -633,6 +634,17 @@ def test_later_records_do_not_change_a_claim(tmp_path: Path) -> None:
     assert before == bundle(path, statement)
     assert [] == failures(lines)
     assert "later records of the run or its review, which the statement is not about" in [line.text for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("adopted", "is_change"), [({"task": "moved.py:answer"}, False), ({"task_fingerprint": "0" * 16}, True), ({}, False)]
+)
+def test_a_moved_task_is_no_change(tmp_path: Path, adopted: dict[str, str], is_change: bool) -> None:  # noqa: FBT001  # a parameter
+    """What a plan rejects, and a statement counts, are sessions that adopted another definition, not another location."""
+    path = claimed_run(tmp_path / "run", cases=1)
+    write_sync(path, [evolve_fact(session(2), adopted=adopted)], new=False, clock=fake_clock(1.0))
+
+    assert [False, is_change] == [bool(item.adopted) for item in load(path).state.sessions]
 
 
 def test_a_statement_is_about_a_finished_run(shared_run: Path, statement: Statement) -> None:

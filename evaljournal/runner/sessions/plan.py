@@ -19,7 +19,7 @@ from evaljournal.runner.calls.function import Loop, check_threads, resolve_loop
 from evaljournal.runner.calls.prices import BATCH
 from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.data.case import Case, Trial
-from evaljournal.runner.data.dataset import Trials
+from evaljournal.runner.data.dataset import Dataset, Trials
 from evaljournal.runner.data.templates import constant_template_error
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.code_files import code_files
