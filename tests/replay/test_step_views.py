@@ -50,7 +50,7 @@ def test_final_report(state: RunState) -> None:
 def test_without_a_cost_the_saved_tokens_are_shown() -> None:
     """Tokens are shown where no price is known; steps without usage are only counted."""
     state = RunState()
-    state.steps.completed, state.steps.reused = 1, 2
+    state.steps.last_seq, state.steps.completed, state.steps.reused = 9, 1, 2
     assert "  1 step · 2 steps reused" in final_report(state, path="r").splitlines()
 
     state.steps.usage_saved.update({"input_tokens": 1200, "unpriced_calls": 1})

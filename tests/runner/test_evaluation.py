@@ -217,6 +217,8 @@ OTHERS = {
     "truncated": False,
     "latency": 0.0,
     "cost": None,
+    "files": [],
+    "diff": "",
 }
 
 

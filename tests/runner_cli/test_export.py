@@ -203,7 +203,7 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["-f", "paquet"], "unknown format 'paquet'; use one of jsonl, csv, parquet, junit, markdown, atif, inspect, nat"),
+        (["-f", "paquet"], "unknown format 'paquet'; use one of jsonl, csv, parquet, junit, markdown, atif, eee, inspect, nat"),
         (["-f", "junit", "--rows", "events"], "--rows applies to jsonl, csv, parquet, not to junit"),
         (["-f", "nat", "--json"], "--json applies to otlp, not to nat"),
         (["-f", "markdown", "--summary"], "--summary needs the environment variable GITHUB_STEP_SUMMARY"),

@@ -91,6 +91,7 @@ def test_ls() -> None:
         "evaluation": "capitals",
         "started_at": "2026-11-15T00:00:00.003000Z",
         "changed": [],
+        "models": [],
         "git": "",
         "shard": "",
         "completed": 2,

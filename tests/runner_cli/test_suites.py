@@ -556,7 +556,7 @@ def test_commands_that_take_a_run() -> None:
         assert 0 == evaljournal(*command.split()).exit_code
     message = f"{SUITE} is a suite; pass one of its runs: {SUITE}/alpha, {SUITE}/beta"
     commands = (
-        "show {}", "show {} c0", "log {}", "replay {}", "view {}", "export {}", "rescore {}", "compare {}",
+        "show {}", "show {} c0", "log {}", "replay {}", "export {}", "rescore {}", "compare {}",
         "compare alpha {}", "report {} alpha -o new", "report alpha {} -o new", "export alpha --format markdown --baseline {}",
         "fork {} -o new", "salvage {} -o new", "gate {} --baseline alpha", "gate alpha --baseline {}",
         "gate {}@x --baseline alpha",
@@ -572,7 +572,6 @@ def test_commands_that_take_a_run() -> None:
         "show c0",
         "log",
         "replay",
-        "view",
         "export",
         "rescore",
         "compare",

@@ -16,7 +16,7 @@ from tests.replay.eventful_run import eventful_run
 from tests.runner_cli.commands import evaljournal
 
 SAFE = re.search(r"^(`status`(?:.+\n)+)", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
-EXECUTING = {"run", "resume", "rescore", "cancel"}
+EXECUTING = {"run", "resume", "rescore", "cancel", "clean", "what-if"}
 
 
 def test_every_command_is_listed() -> None:

@@ -42,8 +42,8 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) 
 
 
 def write_directory(directory: Path, files: Iterator[tuple[str, Iterator[bytes]]]) -> None:
-    """Write several files into a directory, each atomically; other files in it are kept. A name may contain one directory."""
+    """Write several files into a directory, each atomically; other files in it are kept. A name may contain directories."""
     directory.mkdir(exist_ok=True)
     for name, chunks in files:
-        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / name, chunks)
