@@ -193,7 +193,7 @@ def test_a_packed_file_has_the_same_replies(tmp_path: Path) -> None:
 
 
 def test_replies_that_were_changed_after_the_start_are_not_own(tmp_path: Path) -> None:
-    """A run of the user needs trust if its end is not in the list of own runs: whoever changed it can compute all hashes."""
+    """A run of the user needs trust if its end is not in the list of own runs: anyone who changes it can compute all hashes."""
     source = tmp_path / "a"
     run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
     is_own = open_run(str(source)).is_own
