@@ -197,30 +197,30 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         "reject": _reject,
         "reject_non_finite": _reject_non_finite,
     }
-    checks: list[str] = []
+    required: list[str] = []
     literal_items = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
-    assignments: list[str] = []
-    optional_assignments: list[str] = []
+    payloads: list[str] = []
+    optional: list[str] = []
     for field in fields_of(cls):
         key = field.name
-        is_required, assignment = field.default is attrs.NOTHING, f"fields[{key!r}] = {key}"
-        checks.append(f"{key} = event.{key}")
-        if not is_payload(field):
-            check, names[f"legal_{key}"] = _check(field)
-            checks.append(f"if {check.format(value=key, legal=f'legal_{key}')}: raise invalid(event, {key!r})")
-        else:
+        load, assignment = f"{key} = event.{key}", f"fields[{key!r}] = {key}"
+        if is_payload(field):
             is_too_large = f"{key}.__class__ not in small and exceeds({key}, {MAX_SIZE})"
-            checks.append(f"if {is_too_large}: raise too_large({cls.__name__!r}, {key!r})")
-        if is_required and not assignments:
-            literal_items.append(f"{key!r}: {key}")
-        elif is_required:
-            assignments.append(assignment)
-        elif is_payload(field):
-            assignments.append(f"if {key} is not None: {assignment}")
+            check = f"if {is_too_large}: raise too_large({cls.__name__!r}, {key!r})"
         else:
+            is_invalid, names[f"legal_{key}"] = _check(field)
+            check = f"if {is_invalid.format(value=key, legal=f'legal_{key}')}: raise invalid(event, {key!r})"
+        if field.default is attrs.NOTHING:
+            required += [load, check]
+            if payloads:
+                payloads.append(assignment)
+            else:
+                literal_items.append(f"{key!r}: {key}")
+        else:  # What a capability that is off would record costs one comparison.
             names[f"default_{key}"] = field.default
-            optional_assignments.append(f"if {key} != default_{key}: {assignment}")
-    body = [*checks, f"fields = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments]
+            differs = f"{key} is not None" if field.default is None else f"{key} != default_{key}"
+            (payloads if is_payload(field) else optional).extend([load, f"if {differs}:", f"    {check}", f"    {assignment}"])
+    body = [*required, f"fields = {{{', '.join(literal_items)}}}", *payloads, *optional]
     body += ["if in_blobs:", "    for field in in_blobs: del fields[field]", "    fields['blobs'] = in_blobs"]
     body += ["if d is not None: fields['d'] = d"]
     body += ["try: text = dumps(fields, option=options)", f"except TypeError as exc: reject(fields, {cls.__name__!r}, exc)"]
