@@ -166,19 +166,7 @@ def test_integrations_are_independent() -> None:
         if f"{target}.".startswith("integrations.") and target.split(".")[1] != part
     }
 
-    assert {
-        "atif",
-        "eee",
-        "huggingface",
-        "inspect",
-        "nat",
-        "notebooks",
-        "otlp",
-        "phoenix",
-        "promptfoo",
-        "pytest",
-        "ray",
-    } == set(parts.values())
+    assert {"inspect", "promptfoo", "ray"} < set(parts.values())
     assert set() == foreign
 
 

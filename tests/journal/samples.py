@@ -223,7 +223,7 @@ def cut_tail(file: Path, lines: int) -> None:
 
 def opened(**fields: str) -> dict[str, Any]:
     """Return the fields of a first record."""
-    return {"type": "segment_opened", "format": "evaljournal", "version": "2.2", "run": RUN, "segment": 1, **fields}
+    return {"type": "segment_opened", "format": "evaljournal", "version": segments.VERSION, "run": RUN, "segment": 1, **fields}
 
 
 def event_fields(event: Event) -> dict[str, Any]:

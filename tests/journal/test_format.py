@@ -31,15 +31,12 @@ from tests.journal.samples import content, write_sync
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 """A run in two sessions, three segments, with a blob."""
-CALLS = GOLDEN.with_name("v2-calls")
-KNOWN_LIMITS = GOLDEN.with_name("v2-limits")
-"""Scorer calls and a pace."""
-BATCHES = GOLDEN.with_name("v2.1-batches")
-"""Batches of a task and of a judge, in two sessions; written with version 2.1, the others with 2.0."""
-REVIEW = GOLDEN.with_name("v2.1-review")
-"""Samples and labels of a review."""
-REPLIES = GOLDEN.with_name("v2.2-replies")
-"""A trial whose steps, one inside the other, were answered from another run; written with version 2.2."""
+ALL_GOLDEN = sorted(GOLDEN.parent.glob("v2*"))
+"""One for each group of events, named after the version that it was written with."""
+SECOND_SESSIONS = {"v2": 27, "v2.1-batches": 9, "v2.1-review": 3}
+"""Golden journal of two sessions → the first event of the second."""
+OPTIONS: dict[str, dict[str, Any]] = {"v2": {"roll_at": 4000}, "v2.1-review": {"seal": False}}
+"""Golden journal → how it was written, if not by default."""
 HEAD = "ec5e445527e29fcfb5df1a0d03577211"
 """Hash of the last record of the golden journal."""
 
@@ -125,24 +122,11 @@ def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
     assert "stateDiagram" in page
 
 
-@pytest.mark.parametrize(
-    ("golden", "second", "options"),
-    [
-        (GOLDEN, 27, {"roll_at": 4000}),
-        (CALLS, None, {}),
-        (KNOWN_LIMITS, None, {}),
-        (BATCHES, 9, {}),
-        (REVIEW, 3, {"seal": False}),
-        (REPLIES, None, {}),
-    ],
-    ids=lambda value: value.name if isinstance(value, Path) else "",
-)
-def test_golden_journals_are_read_and_written(
-    golden: Path, second: int | None, options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("golden", ALL_GOLDEN, ids=lambda path: path.name)
+def test_golden_journals_are_read_and_written(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field is read as the independent reader has it; the same events, in one or two sessions, give the same bytes.
 
-    The format is frozen: put new fields into a new golden journal. `second`: the first event of the second session.
+    The format is frozen: put new fields into a new golden journal.
     """
     for record, line in zip(read(golden), independent.read(golden), strict=True):
         event = record.event
@@ -151,8 +135,9 @@ def test_golden_journals_are_read_and_written(
         assert {**values, "type": event_type(event), **fields} == line
     monkeypatch.setattr(segments, "VERSION", independent.read(golden)[0]["version"])
     events = events_of(golden)
-    for number, part in enumerate(filter(None, (events[:second], events[second:] if second else []))):
-        write_sync(tmp_path / "run", part, new=number == 0, **options)
+    second = SECOND_SESSIONS.get(golden.name, len(events))
+    for number, part in enumerate(filter(None, (events[:second], events[second:]))):
+        write_sync(tmp_path / "run", part, new=number == 0, **OPTIONS.get(golden.name, {}))
 
     assert content(golden) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
     assert verify(golden).ok
@@ -165,7 +150,7 @@ def test_the_golden_journal_is_unchanged() -> None:
 
 def test_golden_journals_contain_every_event_type() -> None:
     """The golden journals contain every event except those of recovery and salvage."""
-    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES, REVIEW, REPLIES) for record in read(path)}
+    kinds = {type(record.event) for path in ALL_GOLDEN for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaljournal.journal import Record, read, verify, writing
+from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import Noted, SegmentOpened, SegmentSealed
 from tests.journal.samples import RUN, complete_run, fake_clock, inline, lines_of, segment, started, write
@@ -72,7 +73,7 @@ async def test_files_roll(tmp_path: Path) -> None:
 
         assert segment_records[0].event == SegmentOpened(
             format="evaljournal",
-            version="2.2",
+            version=segments.VERSION,
             run=RUN,
             segment=number,
             previous_seq=segment_records[0].seq - 1,
