@@ -35,11 +35,12 @@ _BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMANDS = """
-import json, os, sys
-import evaljournal.runner.cli.commands.resume
-import evaljournal.runner.cli.commands.run
+import json, os, pkgutil, sys
 import evaljournal.runner.cli.session
 from evaljournal.__main__ import main
+from evaljournal.runner.cli import commands
+for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
+    __import__(module.name)
 sys.path.insert(0, sys.argv[1])
 from tests.processes import forked_arguments
 
