@@ -23,8 +23,9 @@ from tests.journal.disk import SimulatedDisk
 from tests.programs import OptionalModule, SkippedTests, import_optional
 from tests.server import Server, serving
 
-hypothesis.settings.register_profile("no-deadline", deadline=None)  # The result must not depend on the load of the machine.
-hypothesis.settings.load_profile("no-deadline")
+# No deadline: the result must not depend on the load of the machine.
+hypothesis.settings.register_profile("slice", deadline=None, derandomize=True, max_examples=20)
+hypothesis.settings.register_profile("exhaustive", deadline=None, derandomize=True, max_examples=300)
 
 if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
     collect_ignore_glob = [
@@ -68,7 +69,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Remember which tests are skipped."""
+    """Remember which tests are skipped; choose how many examples of a property are tried."""
+    hypothesis.settings.load_profile("exhaustive" if config.option.markexpr == "exhaustive" else "slice")
     if config.pluginmanager.hasplugin("cacheprovider"):
         config.pluginmanager.register(SkippedTests(config))
 
@@ -83,14 +85,19 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return OptionalModule.from_parent(parent, path=module_path)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures they use; give exhaustive tests half an hour instead of the timeout in pyproject.toml."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures they use; give exhaustive tests half an hour instead of the timeout in pyproject.toml.
+
+    `pytest -m exhaustive` also tries every property, with up to 300 examples instead of 20.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "browser" in fixtures:
             item.add_marker(pytest.mark.browser)
         if "cluster" in fixtures:
             item.add_marker(pytest.mark.ray)
+        if config.option.markexpr == "exhaustive" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(1800))

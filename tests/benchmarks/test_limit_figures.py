@@ -1,4 +1,7 @@
-"""A slice of `python -m benchmarks limits`: the required figures on some rows, for four minutes of virtual time."""
+"""A slice of `python -m benchmarks limits`: the required figures on some rows, for four minutes of virtual time.
+
+Every third row of the slice runs in every test run; `pytest -m exhaustive` runs the others.
+"""
 
 import pytest
 from attrs import evolve
@@ -42,7 +45,13 @@ SLICE = [
 ]
 
 
-@pytest.mark.parametrize("row", [ROWS[name] for name in SLICE], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(ROWS[name], id=name, marks=pytest.mark.exhaustive if number % 3 else ())
+        for number, name in enumerate(SLICE)
+    ],
+)
 def test_required_figures(row: LimitsRow) -> None:
     """The required figures hold: used shares, 429s, bans, and shares of several processes."""
     assert [] == misses(row, measure(row, Adaptive, seed=7))

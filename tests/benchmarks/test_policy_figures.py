@@ -31,7 +31,10 @@ def test_inputs_that_always_fail_do_not_slow_a_run_down(kind: str, share: int, s
 
 @pytest.mark.parametrize(
     ("family", "step", "minimum"),
-    [("bans", 6, 70.0), ("second-bursts", 5, 85.0), ("tenants", 8, 85.0), ("cool-downs", 5, 70.0)],
+    [
+        *(("bans", 12, 70.0), ("second-bursts", 10, 85.0), ("tenants", 8, 85.0), ("cool-downs", 5, 70.0)),
+        *(pytest.param(*row, marks=pytest.mark.exhaustive) for row in (("bans", 6, 70.0), ("second-bursts", 5, 85.0))),
+    ],
 )
 def test_a_key_that_is_shared_or_banned_is_used_again(family: str, step: int, minimum: float) -> None:
     """What others used up for a while, or a server refused, does not limit the rest of the run."""

@@ -153,7 +153,13 @@ def run(forks: Forks, tmp_path: Path) -> Iterator[Run]:
     run.close()
 
 
-@pytest.mark.parametrize(("seed", "write_ahead"), [(0, False), (1, False), (2, False), (3, True), (4, True)])
+@pytest.mark.parametrize(
+    ("seed", "write_ahead"),
+    [
+        *((0, False), (3, True)),
+        *(pytest.param(seed, seed > 2, marks=pytest.mark.exhaustive) for seed in (1, 2, *range(4, 8))),
+    ],
+)
 def test_killed_again_and_again(forks: Forks, tmp_path: Path, seed: int, write_ahead: bool) -> None:  # noqa: FBT001  # parametrized
     """A run that is killed five times with SIGKILL can be resumed each time; only attempts in flight are repeated.
 

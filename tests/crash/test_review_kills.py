@@ -33,7 +33,7 @@ for number in range(1, 301):
     with Path(f"{reviewer}.ledger").open("a") as ledger:
         ledger.write(f"{number}\\n")
 """
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 15))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 15))]
 
 
 @pytest.fixture

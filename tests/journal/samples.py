@@ -74,8 +74,8 @@ UNSYNCED_DISK = UnsyncedDisk()
 
 
 def examples(number: int) -> settings:
-    """Return hypothesis settings for this number of examples, the same ones in every run."""
-    return settings(max_examples=number, deadline=None, derandomize=True)
+    """Return hypothesis settings for this number of examples, or fewer in a slice: see `tests/conftest.py`."""
+    return settings(max_examples=min(number, settings().max_examples))
 
 
 def fake_clock(seconds: float = 0.001) -> Clock:

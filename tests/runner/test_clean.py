@@ -15,7 +15,7 @@ from evaljournal.journal.ownership import state_directory
 from evaljournal.replay import fold
 from evaljournal.runner.calls.workspaces import runs_directory
 from tests.processes import wait_until
-from tests.runner_cli.commands import process, run_process
+from tests.runner_cli.commands import evaljournal, process
 
 RUN = Path("runs/fix/0001")
 EVALUATION = """
@@ -72,6 +72,14 @@ def remaining() -> tuple[list[str], list[str], list[int]]:
     return sorted(os.listdir("sandboxes")), workspaces, programs
 
 
+def kill_at_work() -> None:
+    """Start the run, and kill it once a program of an attempt is running, so after a set-up was recorded."""
+    with process("run", "fix.py") as started:
+        assert wait_until(lambda: bool(remaining()[2]))
+        started.send_signal(signal.SIGKILL)
+        started.communicate()
+
+
 def kill(after: float) -> bool:
     """Start the run, and kill it some seconds after its first record; return whether it had not ended."""
     with process("run", "fix.py") as started:
@@ -88,18 +96,18 @@ def kill_and_clean(seed: int) -> bool:
     random_numbers = random.Random(seed)  # reproducible
     is_killed = kill(random_numbers.uniform(0.0, 1.5))
     if random_numbers.random() < 0.5:
-        code, _, err = run_process("clean", RUN)
+        cleaned = evaljournal("clean", RUN)
         state = fold(read(RUN))
         unscored = state.totals.stages["scoring"]
 
-        assert (0, [], []) == (code, (left := remaining())[0], left[2]), err
+        assert (0, [], []) == (cleaned.exit_code, (left := remaining())[0], left[2]), cleaned.stderr
         assert len([path for path in left[1] if "/attempts/" in path]) == unscored
         assert not state.set_ups.open
-    code, _, err = run_process("resume", RUN, "-s", "keep=none")
+    resumed = evaljournal("resume", RUN, "-s", "keep=none")
 
-    assert 0 == code, err
+    assert 0 == resumed.exit_code, resumed.stderr
     assert ([], [], []) == remaining()
-    assert run_process("verify", RUN)[0] == 0
+    assert 0 == evaljournal("verify", RUN).exit_code
     return is_killed
 
 
@@ -122,34 +130,32 @@ def test_nothing_remains_after_a_hundred_kills() -> None:
 def test_a_handle_is_passed_to_the_teardown() -> None:
     """`status` counts the set-ups without a teardown, `clean` tears them down with their handles, once, and starts nothing."""
     write_evaluation("sandbox", "sandbox")
-    kill(0.4)
-    assert wait_until(lambda: bool(os.listdir("sandboxes")))
+    kill_at_work()
     count = len(fold(read(RUN)).set_ups.open)
-    status = run_process("status", RUN)[1]
-    cleaned = run_process("clean", RUN)
-    again = run_process("clean", RUN)
+    status = evaljournal("status", RUN).stdout
+    cleaned = evaljournal("clean", RUN).stderr
+    again = evaljournal("clean", RUN).stderr
 
     assert count > 0
     assert f"{count} set-ups were never torn down" in status or "1 set-up was never torn down" in status
-    assert f"{count} set-up" in cleaned[2]
-    assert "0 set-ups torn down" in again[2]
+    assert f"{count} set-up" in cleaned
+    assert "0 set-ups torn down" in again
     assert 0 == len(fold(read(RUN)).set_ups.open)
 
 
 def test_a_fork_does_not_tear_down_set_ups_of_its_source() -> None:
     """The source may be running, so its sandboxes stay, and the fork counts none; the source itself still does."""
-    kill(0.4)
-    assert wait_until(lambda: bool(os.listdir("sandboxes")))
+    kill_at_work()
     fork, before = RUN.with_name("fork"), sorted(os.listdir("sandboxes"))
     set_ups = fold(read(RUN)).set_ups.open
 
     assert set_ups
-    assert 0 == run_process("fork", RUN, "-o", fork)[0]
-    assert "never torn down" not in run_process("status", fork)[1]
-    assert 0 == run_process("clean", fork)[0]
+    assert 0 == evaljournal("fork", RUN, "-o", fork).exit_code
+    assert "never torn down" not in evaljournal("status", fork).stdout
+    assert 0 == evaljournal("clean", fork).exit_code
     assert before == sorted(os.listdir("sandboxes"))
     assert set_ups == fold(read(RUN)).set_ups.open
-    assert 0 == run_process("verify", fork)[0]
+    assert 0 == evaljournal("verify", fork).exit_code
 
 
 @pytest.mark.slow
@@ -161,40 +167,40 @@ def test_a_copy_of_a_run_in_progress() -> None:
         assert wait_until(lambda: bool(remaining()[2]))
         shutil.copytree(RUN, duplicate)
         (duplicate / "LOCK").unlink()
-        results = [run_process(command, duplicate) for command in ("resume", "clean")]
+        results = [evaljournal(command, duplicate) for command in ("resume", "clean")]
         started.communicate()
 
-    for code, _, err in results:
-        assert (2, True) == (code, "a copy of this run is in progress, and uses its workspaces" in err)
+    for result in results:
+        assert 2 == result.exit_code
+        assert "a copy of this run is in progress, and uses its workspaces" in result.stderr
     assert 6 == fold(read(RUN)).completed
     assert ([], [], []) == remaining()
 
 
 def test_kept_workspaces_are_removed_on_demand() -> None:
     """`clean` leaves the workspaces that a finished run keeps, and `clean --kept` removes them."""
-    assert 0 == run_process("run", "fix.py", "-s", "keep=all")[0]
-    assert "0 workspaces removed" in run_process("clean", RUN)[2]
+    assert 0 == evaljournal("run", "fix.py", "-s", "keep=all").exit_code
+    assert "0 workspaces removed" in evaljournal("clean", RUN).stderr
     assert 6 == len([path for path in remaining()[1] if "/attempts/" in path])
-    assert "6 workspaces removed" in run_process("clean", RUN, "--kept")[2]
+    assert "6 workspaces removed" in evaljournal("clean", RUN, "--kept").stderr
     assert ([], [], []) == remaining()
 
 
 def test_a_foreign_run_is_not_cleaned() -> None:
     """Nothing that the journal of another user names is executed, ended or removed, not even with --task or --trust."""
-    kill(0.4)
-    assert wait_until(lambda: bool(remaining()[2]))
+    kill_at_work()
     before, programs, set_ups = remaining()[:2], set(remaining()[2]), fold(read(RUN)).set_ups.open
     shutil.rmtree(state_directory())
-    cleaned = run_process("clean", RUN, "--task", "fix.py:fix")
+    cleaned = evaljournal("clean", RUN, "--task", "fix.py:fix")
     after = remaining()[:2]
-    resumed = run_process("resume", RUN, "--trust")
+    resumed = evaljournal("resume", RUN, "--trust")
     remaining_programs = set(remaining()[2])
     for program in remaining_programs:
         os.kill(program, signal.SIGKILL)
 
-    assert 2 == cleaned[0]
-    assert "another user or machine" in cleaned[2]
+    assert 2 == cleaned.exit_code
+    assert "another user or machine" in cleaned.stderr
     assert before == after
     assert programs & remaining_programs
-    assert 0 == resumed[0]
+    assert 0 == resumed.exit_code
     assert set_ups == fold(read(RUN)).set_ups.open

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal.events import FailureCategory
@@ -46,7 +46,6 @@ def call_events(script: list[Action]) -> Iterator[tuple[CallEvent, float]]:
 
 
 @EVERY_POLICY
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150))
 def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: list[Action]) -> None:
     """For any events, the limit is between 1 and the slots."""
@@ -57,7 +56,6 @@ def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: li
 
 
 @EVERY_POLICY
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150))
 def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Action]) -> None:
     """When all attempts have ended and nothing more happens, a start is allowed within minutes."""
@@ -83,7 +81,6 @@ def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Ac
 
 
 @EVERY_POLICY
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150), elapse_at=st.lists(st.integers(0, 150), max_size=20))
 def test_elapsed_time_is_processed_by_the_next_call(
     make: Callable[[int], Policy], script: list[Action], elapse_at: list[int]
@@ -105,7 +102,6 @@ def test_elapsed_time_is_processed_by_the_next_call(
 
 
 @EVERY_POLICY
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150))
 def test_the_same_events_give_the_same_decisions(make: Callable[[int], Policy], script: list[Action]) -> None:
     """Decisions follow from the events alone, and asking whether something may start changes nothing."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.runner.data import dataset
@@ -126,7 +126,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(inputs=st.lists(st.tuples(JSON, JSON), min_size=1, max_size=4), ascii_only=st.booleans())
 def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: list[tuple[Any, Any]], ascii_only: bool) -> None:
     """Any JSON value is read exactly as written, including the types of numbers."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.runner.secrets.masking import add_secret
@@ -294,7 +294,6 @@ PARTS: Final = st.sampled_from(
     st.lists(st.one_of(PARTS, st.binary(max_size=6)), max_size=30),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
 def test_any_reply(media: str, coding: str, parts: list[bytes], is_split: bool) -> None:  # noqa: FBT001
     """Whatever a server sends, reading it raises nothing; a complete reply can be stored and replayed."""
     headers = {"content-type": media, "content-encoding": coding, "content-length": "1"}
@@ -307,7 +306,6 @@ def test_any_reply(media: str, coding: str, parts: list[bytes], is_split: bool) 
 
 
 @given(NUMBERS, NUMBERS, st.sampled_from(["gpt-4o-mini", "", 3, None, "\ud83d"]), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_any_usage(first: Any, second: Any, model: Any, is_stream: bool) -> None:  # noqa: FBT001
     """Counts that are not numbers, too large or infinite are ignored; the usage can always be stored."""
     reply = {"model": model, "usage": {"prompt_tokens": first, "completion_tokens": second, "input_tokens": first}}

@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 import trio.lowlevel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal import Case, Fatal, RateLimited, Retry, UsageError, note
@@ -488,7 +488,6 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     scripts=st.lists(st.lists(STEPS, min_size=1, max_size=4), min_size=1, max_size=12),
     slots=st.integers(1, 5),

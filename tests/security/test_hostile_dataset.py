@@ -1,6 +1,8 @@
 """A hostile dataset: patterns and texts that would block a run for hours do not block it."""
 
+import itertools
 import math
+import random
 import re
 import time
 import zipfile
@@ -12,7 +14,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # it has no stubs
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal import Case, UsageError, rescore, scorers
@@ -49,11 +51,13 @@ UNITS = [
 PREFIXES = ["", "eyJ", "api_key", "authorization:", "bearer", "-----BEGIN PRIVATE KEY-----", "a://", "cookie", "--token"]
 
 
-@pytest.mark.parametrize("size", [1_000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("size", "stride"), [(1_000, 5), pytest.param(10_000, 1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("shape", _SHAPES, ids=lambda shape: shape.markers[0])
-def test_every_mask_takes_linear_time(shape: Any, size: int) -> None:
+def test_every_mask_takes_linear_time(shape: Any, size: int, stride: int) -> None:
     """No repetition of a part of a secret, after the beginning of one, takes more than linear time."""
-    texts = {(prefix, unit): (prefix + unit * (size // len(unit))) for prefix in PREFIXES for unit in UNITS}
+    repetitions = list(itertools.product(PREFIXES, UNITS))
+    random.Random(shape.markers[0]).shuffle(repetitions)
+    texts = {(prefix, unit): (prefix + unit * (size // len(unit))) for prefix, unit in repetitions[::stride]}
     growths = {
         (prefix, unit): growth(lambda text: shape.mask(text, None), text, prefix + unit * (FACTOR * size // len(unit)))
         for (prefix, unit), text in texts.items()
@@ -238,7 +242,6 @@ def test_a_killed_process_is_replaced() -> None:
     ).map("".join),
     text=st.text("abc", max_size=12),
 )
-@settings(max_examples=200, deadline=None)
 def test_quick_searches_are_quick(pattern: str, text: str) -> None:
     """The bound for the steps of a search holds: its time is in proportion to it, and its result is that of `re`."""
     try:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import orjson
 import pytest
 from click.testing import Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal import Case, Score, note, rescore
@@ -78,7 +78,6 @@ def test_a_value_is_masked_in_every_form(value: str, form: str) -> None:
 @given(
     value=st.text(st.characters(min_codepoint=33, max_codepoint=382), min_size=12, max_size=40), before=st.binary(max_size=5)
 )
-@settings(max_examples=60, deadline=None)
 def test_any_value_is_masked(value: str, before: bytes) -> None:
     """Whatever a value consists of, and wherever it is, it is masked in JSON and in base64."""
     values = SecretValues()
