@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import shutil
+import subprocess
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import orjson
 import pytest
 import trio
 
+import evaljournal
 from evaljournal import Score
 from evaljournal.journal import read
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
@@ -46,6 +48,7 @@ from evaljournal.scorers import command, contains, exact, f1, one_of, regex, sim
 from tests.cases.test_golden_merge import GOLDEN
 from tests.claims import bundle, checked, claim, claimed_run, failures, forged, label, make_key
 from tests.journal.samples import complete_run, fake_clock, flip, segment, session, trial, write_sync
+from tests.processes import TIMEOUT
 from tests.programs import import_optional
 from tests.replay.batch_run import batch_run
 from tests.runner.test_acp import AGENT
@@ -773,6 +776,17 @@ def test_a_run_of_an_agent_can_be_attested(tmp_path: Path) -> None:
 
     assert ["exact >= 1 holds: 1 values, 0 missing"] == statement.claim_texts
     assert [] == failures(lines)
+
+
+def test_the_digest_of_the_harness_is_that_of_the_package(statement: Statement) -> None:
+    """The command in docs/claims.md gives it, in the directory of the package."""
+    files = r"find . -type f ! -path '*/__pycache__/*' | sed 's|^\./||' | LC_ALL=C sort"
+    command = ["sh", "-c", f"{files} | tr '\\n' '\\0' | xargs -0 sha256sum | sha256sum"]
+    output = subprocess.run(
+        command, cwd=Path(evaljournal.__file__).parent, capture_output=True, check=True, timeout=TIMEOUT
+    ).stdout
+
+    assert output.decode().split()[0] == statement.predicate["harness"]["digest"]["dirHash1"]
 
 
 def test_a_signature_of_another_kind_is_shown(tmp_path: Path, statement: Statement) -> None:

@@ -11,6 +11,7 @@ Nothing is claimed that a checker of the whole journal would not find: the means
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -224,7 +225,7 @@ def _statement(snapshot: Snapshot, claims: Sequence[Claim], salt: Salter, evalua
 
 def _package_digest() -> str:
     """Return the SHA-256 of the list that `sha256sum` prints for the files of this package, sorted by path."""
-    directory = Path(__file__).parents[2]
+    directory = Path(str(resources.files("evaljournal")))
     files = (file.relative_to(directory) for file in directory.rglob("*") if file.is_file())
     names = sorted(file.as_posix() for file in files if "__pycache__" not in file.parts)
     return sha256(
