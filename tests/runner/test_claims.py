@@ -778,6 +778,21 @@ def test_a_run_of_an_agent_can_be_attested(tmp_path: Path) -> None:
     assert [] == failures(lines)
 
 
+def test_a_run_of_what_if_names_the_model_that_it_called(tmp_path: Path) -> None:
+    """Such a run can be attested: its statement counts the replayed replies, and commits to what was called instead."""
+    source, path, options = tmp_path / "source", tmp_path / "what-if", {"live_from": 99, "live_model": "small"}
+    for directory, changes in ((source, {}), (path, {"replies": str(source), **options})):
+        definition = define_real(Agent().task(), CASES, loop="asyncio", durable="http")
+        definition.score(exact)
+        run_real(definition, directory, **changes)
+    statement = claim(path, "exact>=0")
+    lines = bundle(path, statement, reveal=("model",))
+
+    assert ["exact >= 0 holds: 3 values, 0 missing, 27 replayed replies"] == statement.claim_texts
+    assert options.items() <= orjson.loads(orjson.loads(lines[0])["commitments"]["model"]["text"]).items()
+    assert [] == failures([*checked(tmp_path, lines), *check_journal(path, statement, None)])
+
+
 def test_the_digest_of_the_harness_is_that_of_the_package(statement: Statement) -> None:
     """The command in docs/claims.md gives it, in the directory of the package."""
     files = r"find . -type f ! -path '*/__pycache__/*' | sed 's|^\./||' | LC_ALL=C sort"

@@ -93,6 +93,8 @@ class Snapshot:
             "fingerprint": started.task_fingerprint,
             "task": definition.get("task"),
             "variants": definition.get("variants"),
+            # A run of `what-if` calls another model than its task names.
+            **{name: value for name, value in self.state.settings.items() if name.startswith("live_")},
         }
         dataset = {"fingerprint": started.dataset_fingerprint, "source": started.dataset}
         return {"model": canonical(model).decode(), "dataset": canonical(dataset).decode()}
