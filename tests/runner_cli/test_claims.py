@@ -1,6 +1,7 @@
 """`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
 
 import importlib.util
+import json
 import random
 import shutil
 import sys
@@ -270,6 +271,15 @@ def test_the_checker_of_the_examples_escapes_and_continues(run: Path) -> None:
 
     assert (0, True) == (code, "exact recomputed for 5" in out)
     assert (1, False) == (check_alone("bad.json")[0], "\x1b" in "".join(check_alone("bad.json")[1:]))
+
+
+def test_an_envelope_may_be_written_by_another_program(run: Path) -> None:
+    """Both checkers read a statement in another notation, and neither one with an unknown member."""
+    evaljournal("attest", run, "--claim", "exact>=0.7", "-o", "own.json")
+    fields = orjson.loads(Path("own.json").read_bytes())
+    for accepted, other in ((True, fields), (False, {**fields, "note": "verified"})):
+        Path("other.json").write_text(json.dumps(dict(reversed(other.items())), indent=2))
+        assert (accepted, accepted) == (not check_alone("other.json")[0], not evaljournal("check", "other.json").exit_code)
 
 
 def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
