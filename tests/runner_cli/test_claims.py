@@ -96,6 +96,7 @@ def test_the_checker_keeps_the_statement(run: Path) -> None:
     assert [{"failed"}, {"ok"}] == [statuses(result)["statement"] for result in results]
     assert sha256(read_statement(Path("second.json")).payload).hexdigest() in evaljournal("check", "bundle.jsonl").stdout
     assert "exact >= 0.7 holds: 7 values, 0 missing; stated, not recomputed" in evaljournal("check", "first.json").stdout
+    assert {"ok"} == statuses(printed("check", "first.json", "--journal", run))["claim"]
 
 
 def test_leaves_are_compared_without_the_secret(run: Path) -> None:

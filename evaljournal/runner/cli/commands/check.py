@@ -93,7 +93,7 @@ def _lines(
         if stream.read(len(BUNDLE)) == BUNDLE:
             stream.seek(0)
             yield from check_bundle(stream, statement, Recomputation, recorded)
-        else:
+        elif recorded is None:
             yield Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")
             yield from claim_lines(statement, Means(statement.claims).members(), "", is_complete=False)
     yield Line("assurance", "unchecked", "self_attested: that the calls were made as recorded is the issuer's word")
