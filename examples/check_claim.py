@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
+PAYLOAD_TYPE, ENVELOPE = "application/vnd.in-toto+json", ["payload", "payloadType", "signatures"]
 TYPES = ("https://in-toto.io/attestation/eval-result/v0.1", "self_attested", "rfc6962-sha256", PAYLOAD_TYPE, int)
 EXACT = Context(prec=1000, traps=[Inexact])
 VERSION_OF_EXACT = "bf38025fb9f6d0f4"  # Of the scorer `exact`, which is recomputed here.
@@ -115,15 +115,16 @@ def check_leaves(header: Any, lines: list[Any], tree: Any) -> list[Any]:
 
 
 def main(path: Path, key: Path | None = None) -> None:
-    header, *lines = map(parse, path.read_text("utf-8").removesuffix("\n").split("\n"))
-    payload = base64.b64decode((envelope := header.get("statement", header))["payload"], validate=True)
+    is_bundle = (text := path.read_text("utf-8")).startswith('{"bundle":')  # Otherwise an envelope, as any program writes it.
+    header, *lines = map(parse, text.removesuffix("\n").split("\n")) if is_bundle else [json.loads(text)]
+    payload = base64.b64decode((envelope := header["statement"] if is_bundle else header)["payload"], validate=True)
     verify_signatures(envelope, payload, key)
     predicate = (statement := parse(payload.decode()))["predicate"]
     tree, figures = predicate["evaljournal"]["tree"], predicate["evaljournal"]["figures"]
     say(f"statement {sha256(payload).hexdigest()}, root {tree['root']}")
     types = statement["predicateType"], predicate["assuranceLevel"], tree["hash"], envelope["payloadType"], type(tree["size"])
-    require(types == TYPES, "not an eval-result")
-    leaves = check_leaves(header, lines, tree) if lines or envelope is not header else []
+    require(types == TYPES and sorted(envelope) == ENVELOPE, "not an eval-result")
+    leaves = check_leaves(header, lines, tree) if is_bundle else []
     is_complete = len(leaves) == tree["size"] > 0
     for claim, figure in zip(predicate["claims"], figures, strict=True):
         if not (match := re.fullmatch(CLAIM, f"{(metric := claim['metric'])} {claim['threshold']}")):
@@ -134,8 +135,7 @@ def main(path: Path, key: Path | None = None) -> None:
         for value in (values := labels if match[1] else scores):
             require(not isinstance(value, str) and abs(value) <= Decimal("1e100"), "a value is no finite number")
             total = EXACT.add(total, EXACT.subtract(Decimal(value), Decimal(claim["threshold"])))
-        results = {">=": total >= 0, ">": total > 0, "<=": total <= 0, "<": total < 0}
-        passed = bool(values) and results[claim["comparator"]]
+        passed = bool(values) and {">=": total >= 0, ">": total > 0, "<=": total <= 0, "<": total < 0}[claim["comparator"]]
         is_equal = claim["passed"] is passed and len(values) == figure["values"]
         require(is_equal or (not is_complete and len(values) <= figure["values"]), f"{metric}: not what follows")
         result = f"{passed}, recomputed from {len(values)} values" if is_complete else "not checked, which needs all leaves"

@@ -16,6 +16,7 @@ from evaljournal.replay.claims.merkle import Root, leaf_hash
 from evaljournal.replay.claims.statement import Statement, canonical, envelope
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.sessions.claims.claim import UNNAMED, attest, disclose
+from evaljournal.runner.sessions.claims.files import read_statement
 from evaljournal.runner.sessions.claims.recompute import Recomputation
 from evaljournal.scorers import close_to, contains, exact, f1, regex
 from tests.processes import TIMEOUT
@@ -67,8 +68,9 @@ def checked(directory: Path, lines: list[bytes]) -> list[Line]:
     """Check the lines of a bundle."""
     file = directory / "bundle.jsonl"
     file.write_bytes(b"".join(lines))
+    statement = read_statement(file)
     with file.open("rb") as stream:
-        return check_bundle(stream, Recomputation)[1]
+        return list(check_bundle(stream, statement, Recomputation))
 
 
 def failures(lines: list[Line]) -> list[str]:

@@ -221,7 +221,7 @@ def test_no_public_name_is_a_submodule(package: ModuleType) -> None:
 
 LIMITS: Final = {
     "journal": (11, 6, 31),
-    "replay": (15, 8, 58),
+    "replay": (15, 8, 57),
     "runner.cli": (11, 5, 22),
     "runner": (18, 9, 93),
     "runner.engine": (11, 7, 33),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.replay.claims.checking import sample_indexes
-from evaljournal.replay.claims.leaves import Salts
+from evaljournal.replay.claims.leaves import make_salter
 from evaljournal.replay.claims.merkle import Root, leaf_hash, levels, path, root_of_path
 from evaljournal.replay.claims.statement import Claim, InvalidClaim, Means, canonical, parse_canonical
 
@@ -179,8 +179,10 @@ def test_only_canonical_json_is_parsed(text: bytes) -> None:
 
 def test_salts_depend_on_everything() -> None:
     """The secret, the heads, the kind and the name each change a salt."""
-    salts = [Salts(b"a" * 32, "1", "2"), Salts(b"b" * 32, "1", "2"), Salts(b"a" * 32, "12", ""), Salts(b"a" * 32, "1", "")]
-    values = [own.of(kind, name) for own in salts for kind in ("trial", "commitment") for name in ("model", "dataset")]
+    states = [(b"a" * 32, "1", "2"), (b"b" * 32, "1", "2"), (b"a" * 32, "12", ""), (b"a" * 32, "1", "")]
+    values = [
+        make_salter(*state)(kind, name) for state in states for kind in ("trial", "commitment") for name in ("model", "dataset")
+    ]
 
     assert len(values) == len(set(values))
     assert {16} == set(map(len, values))

@@ -1,6 +1,7 @@
 """`evaljournal attest`, `disclose` and `check`, and the checker of the examples."""
 
 import importlib.util
+import json
 import random
 import shutil
 import sys
@@ -95,6 +96,7 @@ def test_the_checker_keeps_the_statement(run: Path) -> None:
     assert [{"failed"}, {"ok"}] == [statuses(result)["statement"] for result in results]
     assert sha256(read_statement(Path("second.json")).payload).hexdigest() in evaljournal("check", "bundle.jsonl").stdout
     assert "exact >= 0.7 holds: 7 values, 0 missing; stated, not recomputed" in evaljournal("check", "first.json").stdout
+    assert {"ok"} == statuses(printed("check", "first.json", "--journal", run))["claim"]
 
 
 def test_leaves_are_compared_without_the_secret(run: Path) -> None:
@@ -113,10 +115,10 @@ def test_leaves_are_compared_without_the_secret(run: Path) -> None:
     for name in ("output", "expected", "input"):
         items[1][name], items[3][name] = items[3][name], items[1][name]
     Path("swapped.jsonl").write_bytes(b"".join(canonical(item) + b"\n" for item in items))
-    swapped = statuses(printed("check", "swapped.jsonl", "--journal", "copy"))
+    swapped, alone = (statuses(printed("check", "swapped.jsonl", *options)) for options in (("--journal", "copy"), ()))
 
     assert ({"ok"}, {"ok", "unchecked"}) == (own["leaves"], own["root"])
-    assert ({"failed"}, {"ok"}) == (swapped["leaves"], swapped["scores"])
+    assert ({"failed"}, {"ok"}) == (swapped["leaves"], alone["scores"])
 
 
 @pytest.mark.parametrize("options", [("--all",), ("--trials", "case-1,case-2"), ("--failing",), ("--sample", 3, "--seed", 1)])
@@ -272,6 +274,15 @@ def test_the_checker_of_the_examples_escapes_and_continues(run: Path) -> None:
     assert (1, False) == (check_alone("bad.json")[0], "\x1b" in "".join(check_alone("bad.json")[1:]))
 
 
+def test_an_envelope_may_be_written_by_another_program(run: Path) -> None:
+    """Both checkers read a statement in another notation, and neither one with an unknown member."""
+    evaljournal("attest", run, "--claim", "exact>=0.7", "-o", "own.json")
+    fields = orjson.loads(Path("own.json").read_bytes())
+    for accepted, other in ((True, fields), (False, {**fields, "note": "verified"})):
+        Path("other.json").write_text(json.dumps(dict(reversed(other.items())), indent=2))
+        assert (accepted, accepted) == (not check_alone("other.json")[0], not evaljournal("check", "other.json").exit_code)
+
+
 def test_a_plan_precedes_its_result(tmp_path: Path) -> None:
     """A plan is made before the run, referred to by its result, and compared with the journal; another run is rejected."""
     Path("evals.py").write_text(
@@ -366,7 +377,7 @@ def test_wrong_arguments(run: Path, tmp_path: Path) -> None:
     """Each usage error names what to pass; nothing is written."""
     assert "pass --claim" in rejected("attest", run)
     assert "is not a claim" in rejected("attest", run, "--claim", "exact=0.9")
-    assert "no score 'exakt'" in rejected("attest", run, "--claim", "exakt>=0.9")
+    assert "no trial has a value of exakt" in rejected("attest", run, "--claim", "exakt>=0.9")
     assert "is not a URI" in rejected("attest", run, "--claim", "exact>=0.9", "--evaluator", "me")
     assert "there is no key" in rejected("attest", run, "--claim", "exact>=0.9", "--key", "none")
     assert "has no claim" in rejected("disclose", run, "--all")

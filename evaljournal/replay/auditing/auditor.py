@@ -19,7 +19,6 @@ from evaljournal.replay.auditing.limit_rules import LimitRules
 from evaljournal.replay.auditing.rules import StepRules, batch_problems, end_problems, start_problems, stop_problems
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
 from evaljournal.replay.render.summary import version_notes
-from evaljournal.replay.runs.idle import slots_of
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS
 from evaljournal.replay.state.pauses import NO_RESPONSE
@@ -369,7 +368,7 @@ class Auditor:
             limits = {**state.policy.limits, event.key: event.after}
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
             self._highest_limit = max(self._highest_limit, sum(attempt_limits))
-            slots = slots_of(state, event.key)
+            slots = state.slots_of(event.key)
             max_limit = None if slots is None else max(slots, MAX_SLOTS if event.reason == KNOWN_LIMIT else 0)
             limit = state.policy.limits.get(event.key, 0)
             if event.before != limit:

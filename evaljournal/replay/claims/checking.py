@@ -12,20 +12,19 @@ take them for checked. Whatever else has an unexpected shape ends the check at i
 
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from itertools import count
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, Self
 
-import orjson
-
-from evaljournal.replay.claims.leaves import VALUES, leaf_order
+from evaljournal.replay.claims.leaves import VALUES
 from evaljournal.replay.claims.merkle import Root, leaf_hash, root_of_path
 from evaljournal.replay.claims.shapes import HEADER, LEAF, LINE, MAX_NAMES, check_shape
-from evaljournal.replay.claims.statement import MEMBER, InvalidClaim, Means, Statement, parse_canonical, parse_envelope
+from evaljournal.replay.claims.statement import MEMBER, InvalidClaim, Means, Statement, canonical, parse_canonical
 from evaljournal.replay.text import plural
 
+BUNDLE: Final = b'{"bundle":'  # The start of a bundle.
 MAX_LINE: Final = 32 << 20
 _MAX_MISMATCHES: Final = 10
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
@@ -47,64 +46,62 @@ class Line(NamedTuple):
         return cls(subject, "ok" if is_equal else "failed", f"{label}{'' if is_equal else 'not '}{text}")
 
 
-def check_bundle(stream: BinaryIO, recomputing: Callable[[Mapping[str, Any]], Recompute]) -> tuple[Statement, list[Line]]:
-    """Check a bundle, except for the signature of its statement; raise `InvalidClaim` if it has no statement.
+class Recorded(NamedTuple):
+    """What the journal of the run has."""
+
+    leaves: Iterator[tuple[int, Mapping[str, Any]]]
+    identities: Mapping[str, str]
+    """What the commitments are about."""
+
+
+def check_bundle(
+    stream: BinaryIO,
+    statement: Statement,
+    recomputing: Callable[[Mapping[str, Any]], Recompute],
+    recorded: Recorded | None = None,
+) -> Iterator[Line]:
+    """Check a bundle, except for the signature of its statement, which was read from it.
 
     `recomputing` takes the recorded definitions of the scorers.
     """
-    statement, number = None, 0
+    check, number = None, 0
     try:
-        for line in iter(lambda: stream.readline(MAX_LINE), b""):
-            number += 1
+        for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), 1):  # noqa: B007  # the error names it
             if not line.endswith(b"\n"):
                 raise InvalidClaim(f"longer than {MAX_LINE >> 20} MiB, or the end of a truncated bundle")
             fields = parse_canonical(line[:-1])
-            if statement is None:
-                statement = parse_envelope(fields["statement"])
-                check_shape(fields, HEADER)
-                check = _Check(statement, fields, recomputing(fields["scorers"]))
+            check_shape(fields, HEADER if check is None else LINE)
+            if check is None:
+                check = _Check(statement, fields, recomputing(fields["scorers"]), recorded)
             else:
-                check_shape(fields, LINE)
                 check.add(**fields)
-        if statement is None:
-            raise InvalidClaim("it is empty")
-        return statement, list(check.lines())
+        yield from () if check is None else check.lines()
     except (InvalidClaim, LookupError, TypeError, ValueError, AttributeError) as exc:
         reason = str(exc) if isinstance(exc, InvalidClaim) else f"not as specified ({type(exc).__name__}: {exc!s:.200})"
-        if statement is None:
-            raise InvalidClaim(f"line 1: {reason}") from exc
-        return statement, [
-            Line("leaves", "failed", f"line {number:,}: {reason}"),
-            Line("claim", "unchecked", "a leaf is wrong"),
-        ]
-
-
-def disclosed(stream: BinaryIO) -> tuple[Mapping[str, Any], Iterator[tuple[int, str]]]:
-    """Return what a bundle that was checked discloses: commitments by name, and index and text of each leaf."""
-    commitments = orjson.loads(stream.readline())["commitments"]
-    return commitments, ((fields["index"], fields["leaf"]) for fields in map(orjson.loads, stream))
+        yield Line("leaves", "failed", f"line {number:,}: {reason}")
+        yield Line("claim", "unchecked", "a leaf is wrong")
 
 
 class _Check:
     """Leaves one after the other, and what follows from all of them."""
 
-    def __init__(self, statement: Statement, header: Mapping[str, Any], recompute: Recompute) -> None:
-        if statement.is_plan:
-            raise InvalidClaim("its statement is a plan")
-        self._statement, self._header, self._recompute = statement, header, recompute
+    def __init__(
+        self, statement: Statement, header: Mapping[str, Any], recompute: Recompute, recorded: Recorded | None
+    ) -> None:
+        self._statement, self._header, self._recompute, self._recorded = statement, header, recompute, recorded
         self._size, self._root = statement.own["tree"]["size"], bytes.fromhex(statement.own["tree"]["root"])
         self._is_complete = header["leaves"] == self._size
         self._tree, self._means = Root(), Means(statement.claims)
-        self._indexes = array("q")
-        self._order: tuple[Any, ...] = ()
-        self._names = set[str]()
-        self._undisclosed, self._scores, self._mismatches = Counter[str](), Counter[tuple[str, str]](), list[str]()
+        self._indexes, self._order = array("q"), ("", "", 0)
+        self._undisclosed, self._scores = Counter[str](), defaultdict[str, Counter[str]](Counter)
+        self._mismatches = list[str]()
 
     def add(self, index: int, salt: str, leaf: str, proof: list[str], **values: str) -> None:
         """Check the next leaf; raise an error if it is not in the tree, or its values are not those that it commits to."""
         content = parse_canonical(leaf.encode())
         check_shape(content, LEAF)
-        trial, item, order = content["trial"], leaf_hash(bytes.fromhex(salt) + leaf.encode()), leaf_order(content)
+        trial, item = content["trial"], leaf_hash(bytes.fromhex(salt) + leaf.encode())
+        order = content["case"], content["variant"], content["repeat"]
         if self._indexes and (index <= self._indexes[-1] or order <= self._order):
             raise InvalidClaim(f"leaf {index!r:.40} ({trial!r:.80}) occurs twice, or is out of order")
         if self._is_complete and (index != self._tree.size or proof):
@@ -121,26 +118,28 @@ class _Check:
                 self._undisclosed[name] += content[name] is not None
             elif sha256(values[name].encode()).hexdigest() != content[name]:
                 raise InvalidClaim(f"the {name} of leaf {index:,} is not the one that it commits to")
+        if self._recorded is not None:  # Both are in ascending order.
+            own = next((own for number, own in self._recorded.leaves if number == index), None)
+            if canonical(own) != leaf.encode():
+                raise InvalidClaim(f"leaf {index:,} is not the trial in the journal")
         self._check_scores(content, values)
-        self._names.update(content["scores"])
-        if len(self._names) > MAX_NAMES:
-            raise InvalidClaim(f"the leaves have scores of more than {MAX_NAMES:,} names")
         self._means.add(content)
 
     def _check_scores(self, content: Mapping[str, Any], values: Mapping[str, str]) -> None:
         """Recompute scores, and count them by name and reason why they were not recomputed."""
         scores: Mapping[str, Any] = content["scores"]
-        if "output" not in values or "expected" not in values:
-            self._scores.update((name, "output or expected output not disclosed") for name in scores)
-            return
-        for name, value, reason in self._recompute(scores, values["output"], values["expected"]):
-            stated = scores[name]["value"]
-            self._scores[name, reason] += 1
+        if "output" in values and "expected" in values:
+            results = self._recompute(scores, values["output"], values["expected"])
+        else:
+            results = ((name, None, "output or expected output not disclosed") for name in scores)
+        for name, value, reason in results:
+            stated, trial = scores[name]["value"], content["trial"]
+            self._scores[name][reason] += 1
             is_equal = reason or (value.__class__, value) == (stated.__class__, stated)
             if not is_equal and len(self._mismatches) < _MAX_MISMATCHES:
-                self._mismatches.append(
-                    f"{_scorer_text(name, {})} of {content['trial']!r:.80} is {value!r:.40}, not {stated!r:.40}"
-                )
+                self._mismatches.append(f"{_scorer_text(name, {})} of {trial!r:.80} is {value!r:.40}, not {stated!r:.40}")
+        if len(self._scores) > MAX_NAMES:
+            raise InvalidClaim(f"the leaves have scores of more than {MAX_NAMES:,} names")
 
     def lines(self) -> Iterator[Line]:
         """Yield the result; raise an error if leaves are missing, or are not those of the sample."""
@@ -159,22 +158,31 @@ class _Check:
             is_drawn = seen == min(sample["size"], self._size)
             is_drawn = is_drawn and [*self._indexes] == sample_indexes(self._root, self._size, **sample)
             yield Line.comparing("sample", is_drawn, f"the leaves that seed {sample['seed']} draws")
-        for name in VALUES:
+        if self._recorded is not None and seen:
+            yield Line("leaves", "ok", f"{seen:,} disclosed: as in the journal")
+        for name in VALUES if seen else ():
             number = self._undisclosed[name]
             text = f"{name}: {f'{number:,} not disclosed' if number else 'as committed'}"
             yield Line("values", "unchecked" if number else "ok", text)
         yield from (Line("scores", "failed", text) for text in self._mismatches)
-        for (name, reason), number in self._scores.items():
-            text = f"{_scorer_text(name, self._header['scorers'].get(name, {}))}: {plural(number, 'score')}"
-            if reason:
-                yield Line("scores", "unchecked", f"{text} not recomputed: {reason}")
-            elif not self._mismatches:
-                yield Line("scores", "ok", f"{text} recomputed: equal")
+        yield from self._score_lines()
         yield from claim_lines(self._statement, self._means.members(), f"all {leaves}", is_complete=self._is_complete)
         for name, secret in self._header["commitments"].items():
             stated = self._statement.predicate["commitments"][name]["value"]
             is_equal = commitment(bytes.fromhex(secret["salt"]), secret["text"]) == stated
             yield Line.comparing("commitment", is_equal, f"the committed one: {secret['text']}", f"{name}: ")
+            if self._recorded is not None:
+                is_equal = self._recorded.identities[name] == secret["text"]
+                yield Line.comparing("commitment", is_equal, "that of the journal", f"{name}: ")
+
+    def _score_lines(self) -> Iterator[Line]:
+        for name, reasons in self._scores.items():
+            scorer = _scorer_text(name, self._header["scorers"].get(name, {}))
+            for reason, number in reasons.items():
+                if reason:
+                    yield Line("scores", "unchecked", f"{scorer}: {plural(number, 'score')} not recomputed: {reason}")
+                elif not self._mismatches:
+                    yield Line("scores", "ok", f"{scorer}: {plural(number, 'score')} recomputed: equal")
 
 
 def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:

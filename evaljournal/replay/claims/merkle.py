@@ -6,6 +6,7 @@ needs. The root of a million leaves is computed from 20 hashes in memory; only p
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from hashlib import sha256
 from typing import Final
 
@@ -31,20 +32,15 @@ class Root:
     def add(self, item: bytes) -> None:
         """Add the hash of the next leaf."""
         self.size += 1
-        size = self.size
-        while not size & 1:
+        for _ in range(
+            (self.size & -self.size).bit_length() - 1
+        ):  # The zeros at the end of the size: subtrees that it completes.
             item = _node_hash(self._complete.pop(), item)
-            size >>= 1
         self._complete.append(item)
 
     def digest(self) -> bytes:
         """Return the root of the leaves so far."""
-        if not self._complete:
-            return sha256().digest()
-        *others, root = self._complete
-        for item in reversed(others):
-            root = _node_hash(item, root)
-        return root
+        return reduce(lambda right, left: _node_hash(left, right), reversed(self._complete or [sha256().digest()]))
 
 
 def levels(leaf_hashes: bytes) -> list[bytes]:

@@ -85,7 +85,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     keys = [
         key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if not key.startswith(SCORER_PREFIX)
     ] or [""]
-    has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
+    has_idle_slot = any((slots := state.slots_of(key)) is None or state.in_flight(key) < slots for key in keys)
     if has_idle_slot:
         attempts = list(_attempt_reasons(state, keys, now, ready_trials, total))
     else:
@@ -114,14 +114,6 @@ def one_line(idle_reasons: list[Reason]) -> str:
     """Return the first reasons on one line; empty if there are none."""
     suffix = f" · {len(idle_reasons) - _MAX_REASONS} more" if len(idle_reasons) > _MAX_REASONS else ""
     return " · ".join(reason.text for reason in idle_reasons[:_MAX_REASONS]) + suffix
-
-
-def slots_of(state: RunState, key: str) -> int | None:
-    """Return the slots of a rate-limit key: those of the settings, or more if a known limit needs more; None if unknown."""
-    slots, scorer_slots = state.settings.get("slots"), state.settings.get("scorer_slots")
-    if key.startswith(SCORER_PREFIX) and isinstance(scorer_slots, dict):
-        slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
-    return max(slots, state.policy.raised_slots.get(key, 0)) if isinstance(slots, int) else None
 
 
 def pause_reason(state: RunState, pause: Pause) -> str:
@@ -238,7 +230,7 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
     """Yield why the policies of some keys delay starts; `is_waiting` is whether something is ready to start."""
     for key in keys:
         pause, limit = state.policy.pauses.get(key), state.policy.limits.get(key)
-        in_flight, slots = state.in_flight(key), slots_of(state, key)
+        in_flight, slots = state.in_flight(key), state.slots_of(key)
         use = limit_use(state, key, now) if is_waiting else None
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and in_flight >= limit
@@ -283,7 +275,7 @@ def busy_slots_text(state: RunState) -> str:
     """
     texts: list[str] = []
     for key, use in state.policy.slot_use.items():
-        slots, rate = slots_of(state, key) or 0, state.policy.known_limits.call_rate(key)
+        slots, rate = state.slots_of(key) or 0, state.policy.known_limits.call_rate(key)
         better_slots = _better_slots(state, key, slots, use.last_start)
         if better_slots is not None and rate is not None and use.full_seconds >= (use.last_start - use.begin) / 2:
             limit = rate_limit_text(rate.limit.unit, rate.limit.size, rate.limit.window)

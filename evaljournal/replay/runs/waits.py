@@ -12,7 +12,7 @@ import attrs
 
 from evaljournal.journal import Record
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
-from evaljournal.replay.runs.idle import limit_text, limit_use, pace_text, slots_of
+from evaljournal.replay.runs.idle import limit_text, limit_use, pace_text
 from evaljournal.replay.state.pauses import PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import printable, rate_limit_text
@@ -127,7 +127,7 @@ class WaitLog:
             return "scorers", "too many outputs waiting for scorers"
         if name == _ATTEMPT and state.is_held(self._trial):
             return "same_error", "the first trials have the same error"
-        limit, slots = state.policy.limits.get(key), slots_of(state, key)
+        limit, slots = state.policy.limits.get(key), state.slots_of(key)
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"
             return "limit", busy_text if limit == slots else limit_text(limit, slots)

@@ -171,6 +171,13 @@ class RunState:
         attempts = sum(attempt.key == key for attempt in self.trials.running.values())
         return attempts + sum(call.key == key for call in self.scoring.open.values())
 
+    def slots_of(self, key: str) -> int | None:
+        """Return the slots of a rate-limit key: those of the settings, or more if a known limit needs more; None if unknown."""
+        slots, scorer_slots = self.settings.get("slots"), self.settings.get("scorer_slots")
+        if key.startswith(events.SCORER_PREFIX) and isinstance(scorer_slots, dict):
+            slots = scorer_slots.get(key.removeprefix(events.SCORER_PREFIX), slots)
+        return max(slots, self.policy.raised_slots.get(key, 0)) if isinstance(slots, int) else None
+
     @property
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for scores."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from evaljournal.replay.claims.checking import Line, check_bundle, claim_lines, disclosed
-from evaljournal.replay.claims.statement import InvalidClaim, Means, Statement
+from evaljournal.replay.claims.checking import BUNDLE, Line, check_bundle, claim_lines
+from evaljournal.replay.claims.statement import InvalidClaim, Means
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunType
@@ -67,9 +67,15 @@ def check(
 def _lines(
     file: Path, journal: Path | None, keys: Sequence[str] | None, expected: Path | None, plan_file: Path | None
 ) -> Iterator[Line]:
-    statement, lines, is_bundle = _read(file)
-    yield _statement_line(statement, expected)
-    plan = None if plan_file is None else read_statement(plan_file, is_plan=True)
+    statement, plan = read_statement(file), None if plan_file is None else read_statement(plan_file, is_plan=True)
+    name = f"SHA-256 {sha256(statement.payload).hexdigest()}"
+    if not statement.is_plan:
+        name += f", root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials"
+    if expected is None:  # It is named in any case.
+        yield Line("statement", "unchecked", f"{name}: if you were given one before, pass it with --statement")
+    else:
+        is_equal = statement.payload == read_statement(expected).payload
+        yield Line.comparing("statement", is_equal, "that of --statement", f"{name}: ")
     yield from check_signatures(statement, keys)
     if statement.is_plan:
         yield from (Line("claim", "unchecked", f"{claim}: planned") for claim in statement.claims)
@@ -78,36 +84,16 @@ def _lines(
         yield from check_plan(statement, plan)
     elif "preRegistration" in statement.predicate:
         yield Line("plan", "unchecked", "the statement refers to a plan; pass it with --plan")
-    yield from lines
-    if journal is not None:
-        with file.open("rb") as stream:
-            is_readable = is_bundle and all(line.status != "failed" for line in lines)
-            yield from check_journal(journal, statement, plan, *(disclosed(stream) if is_readable else ()))
-    else:
+    recorded = None
+    if journal is None:
         yield Line("journal", "unchecked", "chain and audit: pass --journal")
-    yield Line("assurance", "unchecked", "self_attested: that the calls were made as recorded is the issuer's word")
-
-
-def _statement_line(statement: Statement, expected: Path | None) -> Line:
-    """Compare a statement with the one that the checker has, and name it in any case."""
-    name = f"SHA-256 {sha256(statement.payload).hexdigest()}"
-    if not statement.is_plan:
-        name += f", root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials"
-    if expected is None:
-        return Line("statement", "unchecked", f"{name}: if you were given one before, pass it with --statement")
-    return Line.comparing(
-        "statement", statement.payload == read_statement(expected).payload, "that of --statement", f"{name}: "
-    )
-
-
-def _read(file: Path) -> tuple[Statement, list[Line], bool]:
-    """Return the statement in a file, the lines about the leaves that it discloses, and whether it is a bundle."""
+    else:
+        recorded = yield from check_journal(journal, statement, plan)
     with file.open("rb") as stream:
-        if b'"bundle"' in stream.read(1 << 10):
+        if stream.read(len(BUNDLE)) == BUNDLE:
             stream.seek(0)
-            return *check_bundle(stream, Recomputation), True
-    statement = read_statement(file)
-    lines = [Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")]
-    if not statement.is_plan:
-        lines.extend(claim_lines(statement, Means(statement.claims).members(), "", is_complete=False))
-    return statement, lines, False
+            yield from check_bundle(stream, statement, Recomputation, recorded)
+        elif recorded is None:
+            yield Line("root", "unchecked", "no trial is disclosed; neither are the claims recomputed")
+            yield from claim_lines(statement, Means(statement.claims).members(), "", is_complete=False)
+    yield Line("assurance", "unchecked", "self_attested: that the calls were made as recorded is the issuer's word")

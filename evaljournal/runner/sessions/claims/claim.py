@@ -8,11 +8,11 @@ time of day, so the same command gives the same statement.
 Nothing is claimed that a checker of the whole journal would not find: the means are those of the leaves, not of the state.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -25,8 +25,8 @@ from evaljournal.journal.events import RunStarted
 from evaljournal.journal.format.blobs import content, with_loaded_blobs
 from evaljournal.journal.readers.verification import Verifier
 from evaljournal.replay.claims import merkle
-from evaljournal.replay.claims.checking import Line, claim_lines, commitment, sample_indexes
-from evaljournal.replay.claims.leaves import VALUES, Salts, Values
+from evaljournal.replay.claims.checking import Line, Recorded, commitment, sample_indexes
+from evaljournal.replay.claims.leaves import VALUES, Salter, Values, make_salter
 from evaljournal.replay.claims.shapes import PLAN_TYPE, RESULT_TYPE, STATEMENT_TYPE, VERSION
 from evaljournal.replay.claims.statement import (
     HEAD,
@@ -66,24 +66,19 @@ class Snapshot:
     """A run and its review up to the last records that a claim is about."""
 
     state: RunState
+    started: RunStarted
     values: Values
     review: Review
     subjects: Sequence[Mapping[str, Any]]
-
-    @property
-    def started(self) -> RunStarted:
-        """The definition of the run."""
-        assert self.state.started is not None
-        return self.state.started
 
     def leaves(self) -> Iterator[dict[str, Any]]:
         """Yield the leaves."""
         return self.values.leaves(self.state.trials, self.review.labels)
 
-    def salts(self, secret: bytes) -> Salts:
-        """Return the salts of the leaves and commitments."""
+    def salter(self, secret: bytes) -> Salter:
+        """Return the function that gives the salts of the leaves and commitments."""
         heads = [subject["digest"][HEAD] for subject in self.subjects]
-        return Salts(secret, heads[0], "".join(heads[1:]))
+        return make_salter(secret, heads[0], "".join(heads[1:]))
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -98,6 +93,8 @@ class Snapshot:
             "fingerprint": started.task_fingerprint,
             "task": definition.get("task"),
             "variants": definition.get("variants"),
+            # A run of `what-if` calls another model than its task names.
+            **{name: value for name, value in self.state.settings.items() if name.startswith("live_")},
         }
         dataset = {"fingerprint": started.dataset_fingerprint, "source": started.dataset}
         return {"model": canonical(model).decode(), "dataset": canonical(dataset).decode()}
@@ -115,8 +112,8 @@ class Snapshot:
         }
 
 
-def _hash(leaf: Mapping[str, Any], salts: Salts) -> bytes:
-    return merkle.leaf_hash(salts.of("trial", leaf["trial"]) + canonical(leaf))
+def _hash(leaf: Mapping[str, Any], salt: Salter) -> bytes:
+    return merkle.leaf_hash(salt("trial", leaf["trial"]) + canonical(leaf))
 
 
 def _subject(name: str, verifier: Verifier, head: str) -> dict[str, Any]:
@@ -134,7 +131,8 @@ def _snapshot(path: Path, state: RunState, values: Values, verifier: Verifier, r
             if (head := record.h) == review_head:
                 break
         subjects += [_subject("review", reviewing, head)] if head else []
-    return Snapshot(state, values, review, subjects)
+    assert state.started is not None
+    return Snapshot(state, state.started, values, review, subjects)
 
 
 def _read_snapshot(path: Path, statement: Statement) -> Snapshot:
@@ -172,19 +170,15 @@ def attest(path: Path, texts: Sequence[str], plan: Statement | None, *, evaluato
     if snapshot.state.outcome != "finished":
         raise UsageError(f"{path} is not finished, so nothing can be claimed about it", hint=command("resume", path))
     claims = _claims(texts, snapshot.state.variants.names) if plan is None else plan.claims
-    scores, labels = snapshot.state.scores, {label.name for label in snapshot.review.labels}
-    for claim in claims:
-        if claim.is_label and claim.name not in labels:
-            hint = "label outputs first: evaljournal review"
-            raise UsageError(f"the run has no labels of {claim.name!r}{suggest(claim.name, labels)}", hint=hint)
-        if not claim.is_label and claim.name not in scores:
-            raise UsageError(f"the run has no score {claim.name!r}{suggest(claim.name, scores)}")
     if plan is not None and (changes := _plan_differences(plan, snapshot)):
         raise UsageError(f"{path} is not the run that was planned: {', '.join(changes)} differ")
-    result = _statement(snapshot, claims, snapshot.salts(make_secret(path)), evaluator)
+    result = _statement(snapshot, claims, snapshot.salter(make_secret(path)), evaluator)
     for claim, figure in zip(claims, result["predicate"][MEMBER]["figures"], strict=True):
         if not figure["values"]:
-            raise UsageError(f"no trial has a value of {claim.metric}, so nothing can be claimed about it")
+            names = {label.name for label in snapshot.review.labels} if claim.is_label else {*snapshot.state.scores}
+            problem = f"no trial has a value of {claim.metric}, so nothing can be claimed about it"
+            hint = "label outputs first: evaljournal review" if claim.is_label else ""
+            raise UsageError(problem + suggest(claim.name, names - {claim.name}), hint=hint)
     if plan is not None:
         result["predicate"]["preRegistration"] = {"alg": "sha256", "value": sha256(plan.payload).hexdigest()}
     return _signed(result, key)
@@ -208,13 +202,13 @@ def _signed(statement: Mapping[str, Any], key: Path | None) -> Statement:
     return parse_envelope(envelope(payload, [] if key is None else [sign(payload, key)]))
 
 
-def _statement(snapshot: Snapshot, claims: Sequence[Claim], salts: Salts, evaluator: str) -> dict[str, Any]:
+def _statement(snapshot: Snapshot, claims: Sequence[Claim], salt: Salter, evaluator: str) -> dict[str, Any]:
     root, means, started = merkle.Root(), Means(claims), snapshot.started
     for leaf in snapshot.leaves():
-        root.add(_hash(leaf, salts))
+        root.add(_hash(leaf, salt))
         means.add(leaf)
     members = means.members()
-    values = {name: commitment(salts.of("commitment", name), value) for name, value in snapshot.identities().items()}
+    values = {name: commitment(salt("commitment", name), value) for name, value in snapshot.identities().items()}
     tree = {"hash": "rfc6962-sha256", "size": root.size, "root": root.digest().hex()}
     predicate = {
         **members,
@@ -233,10 +227,12 @@ def _statement(snapshot: Snapshot, claims: Sequence[Claim], salts: Salts, evalua
 
 def _package_digest() -> str:
     """Return the SHA-256 of the list that `sha256sum` prints for the files of this package, sorted by path."""
-    directory = Path(__file__).parents[2]
-    files = [file for file in directory.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
-    paths = sorted((file.relative_to(directory).as_posix(), file) for file in files)
-    return sha256("".join(f"{sha256(file.read_bytes()).hexdigest()}  {name}\n" for name, file in paths).encode()).hexdigest()
+    directory = Path(str(resources.files("evaljournal")))
+    files = (file.relative_to(directory) for file in directory.rglob("*") if file.is_file())
+    names = sorted(file.as_posix() for file in files if "__pycache__" not in file.parts)
+    return sha256(
+        "".join(f"{sha256((directory / name).read_bytes()).hexdigest()}  {name}\n" for name in names).encode()
+    ).hexdigest()
 
 
 def plan_statement(
@@ -303,9 +299,9 @@ def disclose(
     if (secret := read_secret(path)) is None:
         raise UsageError(f"{path} has no secret, so nothing can be disclosed", hint="use the directory that was attested")
     snapshot = _read_snapshot(path, statement)
-    salts, hashes, names = snapshot.salts(secret), bytearray(), list[str]()
+    salt, hashes, names = snapshot.salter(secret), bytearray(), list[str]()
     for leaf in snapshot.leaves():
-        hashes += _hash(leaf, salts)
+        hashes += _hash(leaf, salt)
         names.append(leaf["trial"])
     tree = merkle.levels(bytes(hashes))
     root = tree[-1]
@@ -317,13 +313,12 @@ def disclose(
     for name in sorted(chosen.difference(names)):
         raise UsageError(f"the statement has no trial {name!r}{suggest(name, names)}")
     scorers = snapshot.definition.get("scorers")
-    secrets = {name: {"salt": salts.of("commitment", name).hex(), "text": snapshot.identities()[name]} for name in reveal}
     header = {
         "bundle": VERSION,
         "statement": envelope(statement.payload, statement.signatures),
         "leaves": len(chosen),
         "scorers": {name: item for name, item in dict(scorers or {}).items() if is_recomputable(item)},
-        "commitments": secrets,
+        "commitments": {name: {"salt": salt("commitment", name).hex(), "text": snapshot.identities()[name]} for name in reveal},
         **({} if sample is None else {"sample": sample}),
     }
 
@@ -333,85 +328,60 @@ def disclose(
         values = read_values(path, snapshot.state.trials, (name for name in names if name in chosen))
         for (index, leaf), own in zip(leaves, values, strict=True):
             proof = [] if len(chosen) == len(names) else merkle.path(tree, index)
+            items = ((name, value) for name, value in zip(VALUES, own[1:], strict=True) if leaf[name] is not None)
+            texts = {name: content(value, DISK) if isinstance(value, Blob) else canonical(value) for name, value in items}
             fields = {
                 "index": index,
-                "salt": salts.of("trial", leaf["trial"]).hex(),
+                "salt": salt("trial", leaf["trial"]).hex(),
                 "leaf": canonical(leaf).decode(),
                 "proof": [item.hex() for item in proof],
+                **{name: text.decode() for name, text in texts.items() if len(text) <= MAX_VALUE},
             }
-            texts = {name: _text(getattr(own, name)) for name in VALUES if leaf[name] is not None}
-            yield canonical(fields | {name: text.decode() for name, text in texts.items() if len(text) <= MAX_VALUE}) + b"\n"
+            yield canonical(fields) + b"\n"
 
     return len(chosen), lines()
 
 
-def _text(value: Any) -> bytes:
-    """Return the JSON whose digest is in a leaf; that of a large value is as it was written."""
-    return content(value, DISK) if isinstance(value, Blob) else canonical(value)
-
-
-def check_journal(
-    path: Path,
-    statement: Statement,
-    plan: Statement | None,
-    commitments: Mapping[str, Any] = MappingProxyType({}),
-    leaves: Iterable[tuple[int, str]] = (),
-) -> Iterator[Line]:
+def check_journal(path: Path, statement: Statement, plan: Statement | None) -> Generator[Line, None, Recorded | None]:
     """Compare a statement with the journal of its run: verify it, and compute everything again.
 
-    What a bundle discloses, commitments and leaves with their indexes, must be that of the journal, also without the secret.
+    Returns what a bundle must have in common with the journal, also if this copy of it has no secret; None if it is damaged.
     """
     try:
         last_subjects = _verified_snapshot(path).subjects
     except JournalError as exc:
         yield Line("audit" if isinstance(exc, InvalidRecord) else "chain", "failed", str(exc))
-        return
+        return None
     yield Line("chain", "ok", "the journal is as it was written")
     yield Line("audit", "ok", "the run followed its rules")
     snapshot = _read_snapshot(path, statement)
     if snapshot.state.outcome != "finished":
         yield Line("head", "failed", "the run was not finished at the record that the statement is about")
-        return
-    is_equal = list(snapshot.subjects) == statement.content["subject"]
-    yield Line.comparing("head", is_equal, "the journals that the statement is about")
+        return None
     if snapshot.subjects != last_subjects:
         yield Line("head", "unchecked", "later records of the run or its review, which the statement is not about")
-    yield from _leaf_lines(snapshot, leaves)
-    for name, revealed in commitments.items():
-        yield Line.comparing("commitment", snapshot.identities()[name] == revealed["text"], "that of the journal", f"{name}: ")
-    yield from _predicate_lines(snapshot, read_secret(path), statement)
+    yield from _member_lines(snapshot, read_secret(path), statement)
     if plan is not None:
         changes = _plan_differences(plan, snapshot)
         yield Line.comparing("plan", not changes, ": ".join(["the run that was planned", *changes]))
+    return Recorded(enumerate(snapshot.leaves()), snapshot.identities())
 
 
-def _leaf_lines(snapshot: Snapshot, disclosed: Iterable[tuple[int, str]]) -> Iterator[Line]:
-    leaves, count = enumerate(snapshot.leaves()), 0
-    for index, text in disclosed:
-        leaf = next((leaf for number, leaf in leaves if number == index), None)  # Both are in ascending order.
-        if leaf is None or canonical(leaf).decode() != text:
-            yield Line("leaves", "failed", f"leaf {index:,} is not the trial in the journal")
-            return
-        count += 1
-    if count:
-        yield Line("leaves", "ok", f"{count:,} disclosed: as in the journal")
-
-
-def _predicate_lines(snapshot: Snapshot, secret: bytes | None, statement: Statement) -> Iterator[Line]:
+def _member_lines(snapshot: Snapshot, secret: bytes | None, statement: Statement) -> Iterator[Line]:
     """Compare each member that follows from the journal, and list those that do not."""
-    stated, evaluator = statement.predicate, statement.predicate["evaluator"]["id"]
-    expected = _statement(snapshot, statement.claims, snapshot.salts(secret or bytes(1)), evaluator)["predicate"]
+    evaluator = statement.predicate["evaluator"]["id"]
+    result = _statement(snapshot, statement.claims, snapshot.salter(secret or bytes(1)), evaluator)
+    stated, expected = ({**x, **x["predicate"], **x["predicate"][MEMBER]} for x in (statement.content, result))
     if secret is None:
         yield Line("root", "unchecked", "root and commitments: the salts are not in this copy of the run")
-    else:
-        yield Line.comparing("root", expected[MEMBER]["tree"] == statement.own["tree"], "the root of the trials in the journal")
-    own = {name: expected[MEMBER][name] for name in ("figures", "outputs", "errors", "history")}
-    yield from claim_lines(
-        statement, {"claims": expected["claims"], "sampleSize": expected["sampleSize"], MEMBER: own}, "the journal"
-    )
-    names = ["evaluatedAt", "suite", *([] if secret is None else ["commitments"])]
-    wrong = [name for name in names if stated[name] != expected[name]]
-    yield Line.comparing("members", not wrong, f"as in the journal: {', '.join(wrong or names)}")
+    for subject, text, names in (
+        ("head", "the heads that the statement is about", ["subject"]),
+        *([] if secret is None else [("root", "root and commitments", ["tree", "commitments"])]),
+        ("claim", "; ".join(statement.claim_texts), ["claims", "sampleSize", "figures", "outputs", "errors", "history"]),
+        ("members", "evaluatedAt and suite", ["evaluatedAt", "suite"]),
+    ):
+        wrong = [name for name in names if stated[name] != expected[name]]
+        yield Line.comparing(subject, not wrong, f"as in the journal: {', '.join(wrong) or text}")
     is_same_code = stated["harness"] == expected["harness"]
     yield Line("members", "ok" if is_same_code else "unchecked", f"harness: {'' if is_same_code else 'not '}this evaljournal")
     yield Line("members", "unchecked", f"evaluator: {evaluator}, in the words of the issuer")

@@ -16,6 +16,7 @@ import orjson
 
 from evaljournal.journal import JournalError
 from evaljournal.journal.disk.files import DISK
+from evaljournal.replay.claims.checking import BUNDLE, MAX_LINE
 from evaljournal.replay.claims.statement import HEAD, InvalidClaim, Statement, canonical, envelope, parse_envelope
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.atomic_write import write_atomically
@@ -75,17 +76,20 @@ def keep_statement(run: Path, statement: Statement) -> Path:
 
 
 def read_statement(file: Path, *, is_plan: bool | None = None) -> Statement:
-    """Read a statement in its envelope; raise `InvalidClaim` if it is a plan and must not be, or the other way round."""
+    """Read the statement in a file, which may be a bundle; raise `InvalidClaim` if it must, or must not, be a plan."""
     with DISK.read(str(file)) as stream:
         data = stream.read(_MAX_STATEMENT)
+        if is_bundle := data.startswith(BUNDLE):
+            stream.seek(0)
+            data = stream.readline(MAX_LINE)
     try:
-        statement = parse_envelope(orjson.loads(data))
+        fields = orjson.loads(data)
     except ValueError as exc:
         raise InvalidClaim(f"{file} is neither a statement nor a bundle ({exc})") from exc
-    if is_plan not in {None, statement.is_plan}:
-        raise InvalidClaim(
-            f"{file} is {'not a plan' if is_plan else 'a plan, which has no trials; pass the statement of a run'}"
-        )
+    statement = parse_envelope(fields.get("statement") if is_bundle else fields)
+    if (False if is_bundle else is_plan) not in {None, statement.is_plan}:
+        problem = "not a plan" if is_plan else "a plan, which has no trials; pass the statement of a run"
+        raise InvalidClaim(f"{file} is {problem}")
     return statement
 
 

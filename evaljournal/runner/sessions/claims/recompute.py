@@ -28,14 +28,9 @@ _BYTES_PER_SECOND: Final = 1_000_000
 _WITH_PARAMETERS: Final[Mapping[str, Callable[..., Any]]] = {"close_to": CloseTo, "regex": Regex, "similarity": Similarity}
 
 
-class _NotRecomputed(Exception):
-    """A score cannot be recomputed; the message is the reason."""
-
-
 def is_recomputable(definition: Any) -> bool:
     """Return whether a recorded definition may be that of a scorer that can be recomputed."""
-    name = str(definition.get("name")) if isinstance(definition, dict) and "source" not in definition else ""
-    return name in PLAIN_SCORERS or name in _WITH_PARAMETERS
+    return isinstance(definition, dict) and _scorer(definition) != _NO_SCORER
 
 
 class Recomputation:
@@ -49,34 +44,33 @@ class Recomputation:
         """Yield the name and the value of each score of a trial, or why it is not recomputed."""
         self._seconds_left += (len(output) + len(expected)) / _BYTES_PER_SECOND
         for name, score in scores.items():
-            start, value, reason = self._clock(), None, ""
+            start, value, reason = self._clock(), None, "the scores before it took too long"
             try:
-                if self._seconds_left < 0:
-                    raise _NotRecomputed("the scores before it took too long")
-                value = _recompute(self._scorer(name), score["version"], output, orjson.loads(expected))
-            except _NotRecomputed as exc:
-                reason = str(exc)
+                if self._seconds_left >= 0:
+                    reason = _obstacle(self._scorer(name), score["version"], output, orjson.loads(expected))
+                if not reason:
+                    value = self._scorer(name)(orjson.loads(output), orjson.loads(expected)).value
             except Exception as exc:  # noqa: BLE001  # the values are untrusted, and no error of a scorer may end the check
                 reason = f"it raised {type(exc).__name__}"
             self._seconds_left -= self._clock() - start
             yield name, value, reason
 
 
-def _recompute(scorer: Any, version: str, output: str, expected: Any) -> Any:
+def _obstacle(scorer: Any, version: str, output: str, expected: Any) -> str:
+    """Return why a score is not recomputed; empty if it can be."""
     if isinstance(scorer, str) or scorer.fingerprint != version:
-        raise _NotRecomputed(scorer if isinstance(scorer, str) else "another version of it")
+        return scorer if isinstance(scorer, str) else "another version of it"
     if len(output) * (len(expected) if isinstance(expected, list) else 1) > MAX_VALUE:
-        raise _NotRecomputed("its texts are too long")
-    if isinstance(scorer, Regex):
-        pattern = str(expected) if scorer.pattern is None else scorer.pattern
-        if not is_quick(pattern, len(output)):
-            raise _NotRecomputed("its pattern might take long")
-    return scorer(orjson.loads(output), expected).value
+        return "its texts are too long"
+    if isinstance(scorer, Regex) and not is_quick(str(expected) if scorer.pattern is None else scorer.pattern, len(output)):
+        return "its pattern might take long"
+    return ""
 
 
 def _scorer(definition: Mapping[str, Any]) -> Any:
     """Return the scorer that a definition selects, or why it selects none."""
-    name, parameters = definition["name"], {key: value for key, value in definition.items() if key not in {"name", "address"}}
+    name = str(definition.get("name"))
+    parameters = {key: value for key, value in definition.items() if key not in {"name", "address"}}
     if name in PLAIN_SCORERS and not parameters:
         return PLAIN_SCORERS[name]
     if len(str(parameters.get("pattern"))) > _MAX_PATTERN:  # Not even compiled.

@@ -67,22 +67,17 @@ def read_public_keys(file: Path) -> list[str]:
 
 def check_signatures(statement: Statement, keys: Sequence[str] | None) -> Iterator[Line]:
     """Verify the signatures of a statement; with `keys`, one of them must have signed it."""
-    data, signers = pre_authentication_encoding(statement.payload), list[str]()
-    for number, signature in enumerate(statement.signatures, 1):
-        if _is_valid(data, signature, keys):
-            signers.append(key_id(signature))
-        elif keys is None:
-            yield Line("signature", "failed", f"signature {number} is not of this statement")
-    if signers:
-        yield Line("signature", "ok", f"by {', '.join(signers)}")
-    if keys is not None and not signers:
+    data, signatures = pre_authentication_encoding(statement.payload), statement.signatures
+    valid = [signature for signature in signatures if _is_valid(data, signature, keys)]
+    if valid:
+        yield Line("signature", "ok", f"by {', '.join(map(key_id, valid))}")
+    if keys is not None and not valid:
         yield Line("signature", "failed", "no valid signature by a key of --key")
+    if keys is None and len(valid) < len(signatures):
+        yield Line("signature", "failed", f"{len(signatures) - len(valid)} of {len(signatures)} not of this statement")
     if keys is None:
-        unsigned, unknown = (
-            "unsigned: anyone can have written the statement",
-            "whose key that is: pass the signer's public key with --key",
-        )
-        yield Line("signature", "unchecked", unknown if statement.signatures else unsigned)
+        unknown = "whose key that is: pass the signer's public key with --key"
+        yield Line("signature", "unchecked", unknown if signatures else "unsigned: anyone can have written the statement")
 
 
 def _is_valid(data: bytes, signature: bytes, keys: Sequence[str] | None) -> bool:
