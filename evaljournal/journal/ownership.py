@@ -118,3 +118,8 @@ def start_events(path: Path, on_record: Callable[[Record], object] | None = None
         if on_record is not None:
             on_record(record)
     return starts
+
+
+def is_own_run(path: Path) -> bool:
+    """Return whether the user has started the run and all of its sessions; this reads the whole journal."""
+    return all(is_own for _, is_own in start_events(path))

@@ -13,7 +13,7 @@ from acp import schema
 from evaljournal import Outcome
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, StepCompleted, StepReused
 from evaljournal.runner.calls.acp import Acp
-from evaljournal.runner.calls.agents import files, lines, reported
+from evaljournal.runner.calls.agents import files, reported
 from evaljournal.runner.calls.agents.session import AgentSession
 from tests.processes import is_alive
 from tests.runs import define_real, events, outputs, run_real
@@ -124,7 +124,7 @@ def test_what_an_agent_does_wrong(path: Path, monkeypatch: pytest.MonkeyPatch, m
     """Each is an error with its reason."""
     monkeypatch.setenv("ACP_STAND_IN", mode)
     monkeypatch.setattr(reported, "MAX_STEPS", 20)
-    monkeypatch.setattr(lines, "MAX_LINE", 200)
+    monkeypatch.setattr(reported, "MAX_LINE", 200)
     outcome = evaluate(path, prompt)
     (failed,) = events(path, AttemptFailed)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from evaljournal import Command, evaluation, scorers
 
 fix = evaluation(cases=[{"id": str(n), "input": n} for n in range(6)], name="fix", workspace="repo", slots=3, timeout=60)(
-    Command("echo x > new; (setsid sleep 50 > /dev/null 2>&1 &) ; sleep WORK; cat", shell=True)
+    Command("echo x > new; (setsid sleep 50 > /dev/null 2>&1 &) ; WORK; cat", shell=True)
 )
 
 fix.score(name="check")(scorers.command("sh -c '(setsid sleep 50 > /dev/null 2>&1 &) ; sleep 0.1'"))
@@ -53,9 +53,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_evaluation("trial", 'f"sandboxes/{trial}"')
 
 
-def write_evaluation(parameter: str, box: str, work: float = 0.2) -> None:
-    """Write the evaluation, whose task works for some seconds."""
-    Path("fix.py").write_text(EVALUATION.replace("PARAMETER", parameter).replace("BOX", box).replace("WORK", str(work)))
+def write_evaluation(parameter: str, box: str, work: str = "sleep 0.2") -> None:
+    """Write the evaluation; `work` is what its task does."""
+    Path("fix.py").write_text(EVALUATION.replace("PARAMETER", parameter).replace("BOX", box).replace("WORK", work))
 
 
 def remaining() -> tuple[list[str], list[str], list[int]]:
@@ -162,12 +162,13 @@ def test_a_fork_does_not_tear_down_set_ups_of_its_source() -> None:
 def test_a_copy_of_a_run_in_progress() -> None:
     """It has the same id, so it may neither be resumed nor cleaned: that would end the programs of the run."""
     duplicate = RUN.with_name("copy")
-    write_evaluation("sandbox", "sandbox", work=8.0)
+    write_evaluation("sandbox", "sandbox", work=f"until [ -e {Path.cwd()}/done ]; do sleep 0.1; done")
     with process("run", "fix.py", "-s", "keep=none") as started:
         assert wait_until(lambda: bool(remaining()[2]))
         shutil.copytree(RUN, duplicate)
         (duplicate / "LOCK").unlink()
         results = [evaljournal(command, duplicate) for command in ("resume", "clean")]
+        Path("done").touch()
         started.communicate()
 
     for result in results:

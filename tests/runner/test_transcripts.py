@@ -9,7 +9,7 @@ import pytest
 
 from evaljournal import Outcome
 from evaljournal.journal.events import AttemptFailed, StepCompleted
-from evaljournal.runner.calls.agents import lines, reported
+from evaljournal.runner.calls.agents import reported
 from evaljournal.runner.calls.command import Command, OutputFormat
 from tests.runs import define_real, events, outputs, run_real
 
@@ -168,7 +168,7 @@ def test_failures(  # noqa: PLR0917  # fixtures
     """An agent that reports an error, or no end, fails; a flood ends the attempt. What it has used is counted."""
     monkeypatch.setattr(reported, "MAX_STEPS", 20)
     if "0 MiB" in message:
-        monkeypatch.setattr(lines, "MAX_LINE", 200)
+        monkeypatch.setattr(reported, "MAX_LINE", 200)
     outcome = evaluate(path, output, printed, code)
     (failed,) = events(path, AttemptFailed)
 

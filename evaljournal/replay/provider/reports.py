@@ -23,6 +23,11 @@ def fields_of(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
+def objects_of(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects in a list of a request or a reply; none if the value is of another type."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def text_field(value: Mapping[str, Any], name: str) -> str:
     """Return the text in a field of a request or a reply; empty if it is missing or of another type."""
     text = value.get(name)

@@ -15,6 +15,7 @@ It may import data, retries and secrets.
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import attrs
@@ -86,6 +87,26 @@ class Task(Protocol):
     def call(self, value: Any, on_late: OnLateResult, /) -> Awaitable[Any]:
         """Return an output, or raise; `on_late` is called if the call is abandoned and ends later."""
         ...
+
+
+class WrappedTask:
+    """A task around another one."""
+
+    def __init__(
+        self, task: Task, call: Callable[[Task, Any, OnLateResult], Awaitable[Any]], *, takes_trial: bool = True
+    ) -> None:
+        """`call` is called with the inner task, and with the trial or, without `takes_trial`, what that task takes."""
+        self.takes_trial = takes_trial
+        self._task = task
+        self.call = partial(call, task)
+        self.request = getattr(task, "request", None)
+        self.loop = getattr(task, "loop", "trio")
+        """The event loop of the task; None for a plain function."""
+
+    @property
+    def blocking_calls(self) -> int:
+        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
+        return getattr(self._task, "blocking_calls", 0)
 
 
 @runtime_checkable

@@ -15,13 +15,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import attrs
 import orjson
 import trio
 
-from evaljournal.runner.calls import TrialInput
+from evaljournal.runner.calls import Task, TrialInput, WrappedTask
 from evaljournal.runner.calls.endpoint import BuiltinTask, idempotency_key
 from evaljournal.runner.calls.gateway_env import gateway_env
 from evaljournal.runner.calls.http.reply import InvalidReply, OutputMissing
@@ -38,9 +38,6 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secrets.masking import add_secret, excerpt, is_secret_variable, mask, mask_definition
 from evaljournal.runner.secrets.shapes import mask_shapes
-
-if TYPE_CHECKING:
-    from evaljournal.runner.calls.agents.transcripts import Transcript
 
 GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""
@@ -122,8 +119,31 @@ def _file_content(file: bytes) -> str:
         return f"sha256 {digest(file)}"
 
 
+class ProcessTask:
+    """What tasks and scorers that start a process for each call have in common: nothing is kept open between calls."""
+
+    __slots__ = ()
+    takes_trial: bool = True
+
+    @property
+    def default_slots(self) -> int:
+        """The number of CPUs, at least 4."""
+        return max(4, os.cpu_count() or 1)
+
+    @asynccontextmanager
+    async def open_session(self, run: str, /) -> AsyncGenerator[Task]:
+        """Open the task for a session of the run."""
+        await trio.lowlevel.checkpoint()
+        task: Any = self
+        yield WrappedTask(task, lambda _, value, __: self.execute(value, run), takes_trial=self.takes_trial)
+
+    async def execute(self, value: Any, run: str) -> Any:
+        """Return the output for a trial of a run, or the score for the input of a scorer."""
+        raise NotImplementedError
+
+
 @attrs.frozen(kw_only=True)
-class Command(BuiltinTask):
+class Command(ProcessTask, BuiltinTask):
     """A command and how its output is read.
 
     `evaluation(cases="qa.jsonl")(Command("./answer.sh"))` is an evaluation. `Command("answer -q {question}")` passes a field.
@@ -146,11 +166,6 @@ class Command(BuiltinTask):
     """Directory whose files each workspace gets: a skill, with a `SKILL.md`, where agents look for skills; the content of any
     other at the top. The files are compared when a run is resumed."""
     _arguments: tuple[Template, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
-
-    @property
-    def default_slots(self) -> int:
-        """The number of CPUs, at least 4."""
-        return max(4, os.cpu_count() or 1)
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -208,77 +223,51 @@ class Command(BuiltinTask):
             return b""
         return orjson.dumps(case.input) + b"\n"
 
-    def transcript(self) -> "Transcript | None":
-        """Return the reader of what a coding agent prints; None if its output is not a transcript."""
-        if self.output in ("text", "json"):
-            return None
-        from evaljournal.runner.calls.agents.transcripts import new_transcript  # noqa: PLC0415  # few commands need it
-
-        return new_transcript(self.output)
-
     def request(self, case: Case) -> dict[str, Any]:
         """Return the command line and the input for a case, as they are recorded."""
         stdin = {} if self.stdin(case) == b"" else {"stdin": case.input}
         return {"command": self.arguments(case), **stdin}
 
-    @asynccontextmanager
-    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenCommand]":
-        """Open the command for a session; nothing is kept open between attempts."""
-        await trio.lowlevel.checkpoint()
-        yield _OpenCommand(self, run)
+    async def execute(self, value: TrialInput, run: str) -> Any:
+        """Run the command for a trial, and return its output."""
+        arguments = self.arguments(value.case)
+        stdin = self.stdin(value.case)
+        process = await start_process(arguments, value, run)
+        if self.output not in ("text", "json"):
+            from evaljournal.runner.calls.agents.transcripts import TRANSCRIPTS  # noqa: PLC0415  # few commands need it
 
-
-@attrs.frozen
-class _OpenCommand:
-    takes_trial = True
-
-    _command: Command
-    _run: str
-
-    def request(self, case: Case) -> dict[str, Any]:
-        return self._command.request(case)
-
-    async def call(self, trial: TrialInput, _: object, /) -> Any:
-        arguments = self._command.arguments(trial.case)
-        stdin = self._command.stdin(trial.case)
-        transcript = self._command.transcript()
-        process = await start_process(arguments, trial, self._run)
-        if transcript is not None:
-            return await self._read_transcript(transcript, process, stdin, arguments[0])
+            transcript = TRANSCRIPTS[self.output]()
+            try:
+                code, stderr = await _communicate(process, stdin, transcript.read)
+            finally:
+                transcript.end()
+            if code != 0 and transcript.failure is None:
+                raise exit_error(arguments[0], code, stderr)
+            return transcript.output()
         with ReplyMemory("the command's output") as memory:
-            code, stdout, stderr = await _read_program(process, stdin, memory)
+            code, stdout, stderr = await read_program(process, stdin, memory)
             if code != 0:
                 raise exit_error(arguments[0], code, stderr, stdout)
             return await memory.parse(lambda: self._read(stdout))
 
-    async def _read_transcript(self, transcript: "Transcript", process: trio.Process, stdin: bytes, program: str) -> Any:
-        try:
-            code, stderr = await _communicate(process, stdin, transcript.read)
-        finally:
-            transcript.end()
-        if code != 0 and transcript.failure is None:
-            raise exit_error(program, code, stderr)
-        return transcript.output()
-
     def _read(self, stdout: bytes) -> Any:
-        command = self._command
         try:
             text = stdout.decode()
         except ValueError as exc:
             raise InvalidReply(f"stdout is not UTF-8: {exc}") from exc
-        if command.output == "text" and command.output_path is None:
+        if self.output == "text" and self.output_path is None:
             return text.removesuffix("\n").removesuffix("\r")
         if not text.strip():
             return ""
         try:
             value = read_json(stdout)
-            return value if command.output_path is None else value_at(value, command.output_path)
+            return value if self.output_path is None else value_at(value, self.output_path)
         except ValueError as exc:
-            option = "-s output-format=json" if command.output_path is None else "--output-path"
+            option = "-s output-format=json" if self.output_path is None else "--output-path"
             fix = f"print one JSON value, and logs to stderr, or omit {option} to use the text"
             raise InvalidReply(f"stdout is not JSON ({exc}): {excerpt(text, 300)!r}; {fix}") from exc
         except MissingField as exc:
-            raise OutputMissing(f"the JSON on stdout has no {command.output_path!r}: {exc}") from exc
+            raise OutputMissing(f"the JSON on stdout has no {self.output_path!r}: {exc}") from exc
 
 
 def _own_file(workspace: Workspace, word: str) -> str:
@@ -331,15 +320,8 @@ async def open_program(arguments: Sequence[str], environment: Mapping[str, str],
         raise CommandMissing(f"cannot run {arguments[0]!r}: {exc.strerror}") from exc
 
 
-async def run_program(
-    arguments: Sequence[str], stdin: bytes, memory: ReplyMemory, *, environment: Mapping[str, str], directory: Path | None
-) -> tuple[int, bytes, bytes]:
-    """Run a program in a process group of its own; return its exit code, its stdout, and the end of its stderr."""
-    process = await open_program(arguments, environment, directory)
-    return await _read_program(process, stdin, memory)
-
-
-async def _read_program(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:
+async def read_program(process: trio.Process, stdin: bytes, memory: ReplyMemory) -> tuple[int, bytes, bytes]:
+    """Return the exit code of a program, its stdout, and the end of its stderr."""
     stdout: list[bytes | bytearray] = []
     code, stderr = await _communicate(process, stdin, lambda stream: _read_all(stream, stdout, memory))
     return code, b"".join(stdout), stderr

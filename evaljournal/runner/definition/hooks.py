@@ -7,7 +7,8 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from evaljournal.runner.calls import OpenableTask, TrialInput
+from evaljournal.runner.calls import OpenableTask
+from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.scorers.scorer import parameters_of
@@ -44,10 +45,9 @@ class Hook:
 Hooks = Mapping[Role, Hook]
 
 
-def arguments_for(trial: TrialInput) -> dict[str, Any]:
+def arguments_for(trial: str, case: Case) -> dict[str, Any]:
     """Return the arguments that a set-up may take."""
-    case = trial.case
-    return dict(zip(_PARAMETERS, (case.input, case.expected, case.metadata, case, trial.trial), strict=True))
+    return dict(zip(_PARAMETERS, (case.input, case.expected, case.metadata, case, trial), strict=True))
 
 
 def hook_parameters(hook: Hook, hooks: Hooks) -> tuple[str, ...]:

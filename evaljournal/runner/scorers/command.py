@@ -10,8 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,13 +20,12 @@ import orjson
 import trio
 
 from evaljournal.journal.threads import run_in_thread
-from evaljournal.runner.calls.command import CANNOT_RUN, CommandMissing, exit_text, run_program
+from evaljournal.runner.calls.command import CANNOT_RUN, CommandMissing, ProcessTask, exit_text, open_program, read_program
 from evaljournal.runner.calls.http.reply_memory import ReplyMemory
 from evaljournal.runner.calls.workspaces import HOMES, attempts_of, directory_of, name_of
-from evaljournal.runner.calls.workspaces.case_files import case_files
-from evaljournal.runner.calls.workspaces.original import Original
+from evaljournal.runner.calls.workspaces.original import Original, case_files
 from evaljournal.runner.calls.workspaces.programs import RUN, WORKSPACE, end_programs
-from evaljournal.runner.calls.workspaces.trees import copy_agent_tree, relative_path, remove_tree, write_file
+from evaljournal.runner.calls.workspaces.trees import WorkspaceProblem, copy_tree, relative_path, remove_tree, write_file
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.errors import UsageError
@@ -39,12 +37,7 @@ _MAX_REASON: Final = 4_000
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
-class WorkspaceMissing(Fatal):
-    """The workspace of an output was removed, so no command can score it."""
-
-
-def _words(scorer: "CommandScorer") -> tuple[str, ...]:
-    line = scorer.command
+def _words(line: str | Sequence[str]) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(line) if isinstance(line, str) else line)
     except ValueError as exc:
@@ -61,36 +54,32 @@ def _restored(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 @attrs.frozen
-class CommandScorer:
+class CommandScorer(ProcessTask):
     """A command that scores the workspace of an output."""
 
+    takes_trial = False
     needs_workspace = True
 
-    command: str | Sequence[str]
-    """A string is split like a shell command, but no shell is used. It gets input, output and expected output on stdin."""
-    files: Sequence[str] = attrs.field(default=(), converter=_restored)
+    command: tuple[str, ...] = attrs.field(converter=_words)
+    """Its words. A string is split like a shell command, but no shell is used. It gets input, output and expected output on
+    stdin."""
+    files: tuple[str, ...] = attrs.field(default=(), converter=_restored)
     """Files and directories that are restored from the original before the command is executed."""
-    _words: tuple[str, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_words, takes_self=True))
 
     @property
     def __name__(self) -> str:  # the name of a scorer
         """The name of the program."""
-        return _NOT_IN_NAME.sub("-", Path(self._words[0]).stem).strip("-") or "command"
-
-    @property
-    def default_slots(self) -> int:
-        """The number of CPUs, at least 4."""
-        return max(4, os.cpu_count() or 1)
+        return _NOT_IN_NAME.sub("-", Path(self.command[0]).stem).strip("-") or "command"
 
     @property
     def definition(self) -> dict[str, Any]:
         """The command, and the files that are restored."""
-        return {"command": list(self._words), "files": list(self.files)}
+        return {"command": list(self.command), "files": list(self.files)}
 
     @property
     def fingerprint(self) -> str:
         """Digest of the command and the files."""
-        return digest(canonical([list(self._words), list(self.files)], "the command"))
+        return digest(canonical([list(self.command), list(self.files)], "the command"))
 
     def __call__(self, output: Any) -> Score:  # noqa: ARG002  # as scorers are called
         """Raise: without a run, there is no workspace."""
@@ -100,42 +89,29 @@ class CommandScorer:
         """Return whether the workspace of an attempt still exists."""
         return (directory_of(run) / "attempts" / name_of(trial, attempt) / "workspace").is_dir()
 
-    @asynccontextmanager
-    async def open_session(self, run: str, /) -> AsyncGenerator["_OpenCommandScorer"]:
-        """Open it for a session; nothing is kept open between calls."""
-        await trio.lowlevel.checkpoint()
-        yield _OpenCommandScorer(self, run)
-
-
-@attrs.frozen
-class _OpenCommandScorer:
-    takes_trial = False
-
-    _scorer: CommandScorer
-    _run: str
-
-    async def call(self, scorer_input: ScorerInput, _: object, /) -> Score:
-        directory = directory_of(self._run)
-        attempts = attempts_of(directory, scorer_input.trial)
+    async def execute(self, value: ScorerInput, run: str) -> Score:
+        """Copy the workspace of an output, and run the command in the copy."""
+        directory = directory_of(run)
+        attempts = attempts_of(directory, value.trial)
         if not attempts:
-            raise WorkspaceMissing("the workspace of the output was removed; run the trial again, with --keep all")
-        copy = directory / "scoring" / f"{attempts[-1].name}-{scorer_input.scorer}"
+            raise WorkspaceProblem("the workspace of the output was removed; run the trial again, with --keep all")
+        copy = directory / "scoring" / f"{attempts[-1].name}-{value.scorer}"
         try:
             with trio.CancelScope(shield=True):
-                await run_in_thread(partial(self._prepare, scorer_input.case, directory, attempts[-1] / "workspace", copy))
+                await run_in_thread(partial(self._prepare, value.case, directory, attempts[-1] / "workspace", copy))
             await trio.lowlevel.checkpoint_if_cancelled()
-            return await self._execute(scorer_input, copy)
+            return await self._score(value, run, copy)
         finally:
             with trio.CancelScope(shield=True):
                 await run_in_thread(partial(_clean, copy))
 
     def _prepare(self, case: Case, directory: Path, workspace: Path, copy: Path) -> None:
         remove_tree(copy)
-        copy_agent_tree(workspace, copy, with_git=True)
-        if not self._scorer.files:
+        copy_tree(workspace, copy)
+        if not self.files:
             return
         original = Original.at(directory / "original").with_files(case_files(case))
-        for name in self._scorer.files:
+        for name in self.files:
             paths = [path for path in original.index if path == name or path.startswith(f"{name}/")]
             if not paths:
                 raise Fatal(f"score-files: {name!r} is not in the directory that workspaces are copied from")
@@ -147,17 +123,17 @@ class _OpenCommandScorer:
                 if fact.sha256 and not fact.target:
                     write_file(copy, path, original.content(path), fact.mode & 0o777)
 
-    async def _execute(self, scorer_input: ScorerInput, copy: Path) -> Score:
+    async def _score(self, scorer_input: ScorerInput, run: str, copy: Path) -> Score:
         fields = {"input": scorer_input.case.input, "output": scorer_input.output, "expected": scorer_input.case.expected}
         environment = {name: value for name, value in environment_without_secrets().items() if name not in HOMES}
-        environment |= {"PWD": str(copy), WORKSPACE: str(copy), RUN: self._run, "EVALJOURNAL_TRIAL": scorer_input.trial}
+        environment |= {"PWD": str(copy), WORKSPACE: str(copy), RUN: run, "EVALJOURNAL_TRIAL": scorer_input.trial}
         environment["GIT_CEILING_DIRECTORIES"] = str(copy.parent)
-        words = list(self._scorer._words)  # noqa: SLF001  # our own
         with ReplyMemory("the output of the scorer's command") as memory:
             stdin = orjson.dumps(fields, default=str) + b"\n"
-            code, stdout, stderr = await run_program(words, stdin, memory, environment=environment, directory=copy)
+            process = await open_program(self.command, environment, copy)
+            code, stdout, stderr = await read_program(process, stdin, memory)
         if code in CANNOT_RUN:
-            raise CommandMissing(f"{words[0]!r} {exit_text(code)}: {_text(stderr)}")
+            raise CommandMissing(f"{self.command[0]!r} {exit_text(code)}: {_text(stderr)}")
         if (score := _json_score(stdout)) is not None:
             return score
         reason = "\n".join(filter(None, [_text(stdout), _text(stderr), "" if code == 0 else exit_text(code)]))

@@ -9,7 +9,7 @@ from evaljournal.runner.calls import OpenableTask, Task, is_async
 from evaljournal.runner.calls.function import FunctionTask, Loop
 from evaljournal.runner.calls.hand_over import FunctionThreads, SharedThreads
 from evaljournal.runner.data.fingerprint import unwrap_partial
-from evaljournal.runner.definition.hooks import Hook, Hooks, Role, hook_parameters, task_parameters
+from evaljournal.runner.definition.hooks import Hook, Hooks, hook_parameters, task_parameters
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.scorers.scorer import OpenScorer, Scorer
 
@@ -73,15 +73,10 @@ class TaskOpener:
             return []
         from evaljournal.runner.sessions.layers.hooks import HooksLayer  # noqa: PLC0415  # few runs need it
 
-        open_hooks: dict[Role, tuple[Hook, FunctionTask]] = {}
-        for role, hook in hooks.items():
-            function = _with_arguments(hook.function, hook_parameters(hook, hooks))
-            open_hooks[role] = hook, await self._open_function(function, loop)
-        return [HooksLayer(open_hooks, **options)]
+        return [HooksLayer({role: (hook, await self.hook(hook, hooks, loop)) for role, hook in hooks.items()}, **options)]
 
-    async def teardown(self, hooks: Hooks, loop: Loop | None) -> FunctionTask:
-        """Open the teardown alone."""
-        hook = hooks["teardown"]
+    async def hook(self, hook: Hook, hooks: Hooks, loop: Loop | None) -> FunctionTask:
+        """Open a set-up or a teardown."""
         return await self._open_function(_with_arguments(hook.function, hook_parameters(hook, hooks)), loop)
 
     async def scorer(self, scorer: Scorer, key: str, slots: int | None = None) -> OpenScorer:

@@ -12,6 +12,7 @@ import attrs
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import RunState
 from evaljournal.replay.state.budget import Amounts
+from evaljournal.replay.state.definition import recorded_files
 from evaljournal.replay.state.shards import Shard
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import Billed, OpenableTask
@@ -165,11 +166,7 @@ def make_plan(
     dataset = evaluation.cases.address or (str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python")
     recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition
     definition = {**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)}
-    workspace = None
-    if settings.workspace is not None:
-        from evaljournal.runner.sessions.workspace_source import read_workspace  # noqa: PLC0415  # few runs need it
-
-        workspace = read_workspace(settings, definition, recorded_definition, path)
+    workspace = _read_workspace(settings, definition, recorded_definition, path)
     run_started = RunStarted(
         evaluation=evaluation.name,
         task=options.task,
@@ -192,9 +189,30 @@ def make_plan(
 def _with_case_files(cases: Dataset, settings: Settings) -> Dataset:
     if settings.workspace is None:
         return cases
-    from evaljournal.runner.sessions.workspace_source import with_case_files  # noqa: PLC0415  # few runs need it
+    from evaljournal.runner.calls.workspaces.original import COLUMN, case_files  # noqa: PLC0415  # few runs need it
 
-    return with_case_files(cases)
+    return cases.with_files([COLUMN]).with_check(case_files)
+
+
+def _read_workspace(
+    settings: Settings, definition: dict[str, Any], recorded_definition: Any, run: Path
+) -> "WorkspaceSource | None":
+    """Read the directory of the setting `workspace`, and add it to the files of a definition, which `resume` compares.
+
+    Of a git repository, the recorded commit is used again, also if another one is checked out.
+    """
+    if settings.workspace is None:
+        return None
+    from evaljournal.runner.calls.workspaces import runs_directory  # noqa: PLC0415  # few runs need it
+    from evaljournal.runner.calls.workspaces.original import WorkspaceSource  # noqa: PLC0415  # the same
+
+    name, dirty = f"{settings.workspace.rstrip('/')}/", settings.workspace_dirty
+    recorded_digest = recorded_files(recorded_definition)[1].get(name, "")
+    outputs = (run, runs_directory())
+    source = WorkspaceSource.read(Path(settings.workspace), dirty=dirty, recorded_digest=recorded_digest, outputs=outputs)
+    code = definition.get("code", {"includes_opened": False, "files": {}})
+    definition["code"] = {**code, "files": {**code["files"], name: source.digest}}
+    return source
 
 
 def select_trials(

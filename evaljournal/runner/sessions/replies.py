@@ -17,12 +17,12 @@ import attrs
 import orjson
 
 from evaljournal.journal import JournalError
-from evaljournal.journal.ownership import start_events
+from evaljournal.journal.ownership import is_own_run
 from evaljournal.journal.threads import InThread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import printable
-from evaljournal.runner.calls import OnLateResult, Task, TrialInput
+from evaljournal.runner.calls import OnLateResult, Task, TrialInput, WrappedTask
 from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.endpoint import HttpTask
 from evaljournal.runner.calls.notes import engine_note
@@ -141,7 +141,7 @@ def open_replies(
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
         return None, settings, ()
-    if state.started is None or not all(is_own for _, is_own in start_events(path)):  # Its own start has checked it.
+    if state.started is None or not is_own_run(path):  # Its own start has checked it.
         _check_trust(evaluation, replies, trust=trust)
     changes = _WITHOUT_BATCHES if settings.goes_live else {**_WITHOUT_BATCHES, **_WITHOUT_GATES}
     return replies, attrs.evolve(settings, **changes), changes.keys()
@@ -186,41 +186,6 @@ class _TrialWork(TrialInput, Protocol):
 
     @property
     def state(self) -> TrialState: ...
-
-
-class ReplayedTask:
-    """A task whose steps are answered from recorded replies."""
-
-    takes_trial: bool = True
-
-    def __init__(self, task: Task, replies: Replies, in_thread: InThread) -> None:
-        self._task, self._replies, self._in_thread = task, replies, in_thread
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
-
-    async def call(self, trial: _TrialWork, on_late: OnLateResult, /) -> Any:
-        """Call the task; end the attempt with the first call that has no reply, whatever the task makes of it."""
-        recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
-        steps = current_steps()
-        assert steps is not None
-        attempt = _Attempt(self._replies, recorded)
-        if recorded is not None:
-            steps.offer_first(recorded.offered(before=self._replies.before, errors=self._replies.errors))
-        steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
-        try:
-            output = await self._task.call(trial if self._task.takes_trial else trial.case.input, on_late)
-        except Exception as exc:
-            if attempt.miss is None or exc is attempt.miss:
-                raise
-            raise attempt.miss from exc
-        if attempt.miss is not None:
-            raise attempt.miss
-        return output
 
 
 @attrs.define(eq=False)
@@ -387,7 +352,26 @@ class RepliesLayer(Layer):
         target = self._targets[variant]
         if isinstance(target, HttpTask) and getattr(target, "turns", None) is None:
             return ReplayedCall(task, target, self._replies, self._in_thread)
-        return ReplayedTask(task, self._replies, self._in_thread)
+        return WrappedTask(task, self._replay)
+
+    async def _replay(self, task: Task, trial: _TrialWork, on_late: OnLateResult) -> Any:
+        """Call the task; end the attempt with the first call that has no reply, whatever the task makes of it."""
+        recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
+        steps = current_steps()
+        assert steps is not None
+        attempt = _Attempt(self._replies, recorded)
+        if recorded is not None:
+            steps.offer_first(recorded.offered(before=self._replies.before, errors=self._replies.errors))
+        steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
+        try:
+            output = await task.call(trial if task.takes_trial else trial.case.input, on_late)
+        except Exception as exc:
+            if attempt.miss is None or exc is attempt.miss:
+                raise
+            raise attempt.miss from exc
+        if attempt.miss is not None:
+            raise attempt.miss
+        return output
 
 
 def scorers_with_replies(

@@ -17,6 +17,7 @@ from evaljournal.journal import JournalError, read, writing
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from evaljournal.journal.events import RunStopped, SessionStarted
+from evaljournal.journal.ownership import is_own_run
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.render.ending import ending_text, final_report, final_summary
@@ -353,21 +354,14 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, layers, scorers = await self._open_tasks(stack, plan, recorder, workers)
-            if plan.workspace is not None:
-                from evaljournal.runner.calls.workspaces.variant_files import files_of  # noqa: PLC0415  # few runs need it
-                from evaljournal.runner.sessions.workspaces import (  # noqa: PLC0415  # the same
-                    WorkspaceLayer,
-                    lock_workspaces,
-                    open_workspaces,
-                )
+            clean = partial(self._clean, stack, plan, recorder)
+            if plan.workspace is None:
+                await clean()
+            else:
+                from evaljournal.runner.sessions.workspaces import open_workspaces  # noqa: PLC0415  # few runs need it
 
-                stack.enter_context(lock_workspaces(journal.run))
-            if self.options.resume:
-                await self._clean(stack, plan, recorder)
-            if plan.workspace is not None:
-                opening = open_workspaces(journal.run, plan.workspace, plan.settings, state.trials, self.options.in_thread)
-                workspaces, files = await stack.enter_async_context(opening), files_of(plan.evaluation.tasks)
-                layers.append(WorkspaceLayer(workspaces, plan.settings.timeout, files))
+                opening = open_workspaces(journal.run, plan, state.trials, self.options.in_thread, clean)
+                layers.append(await stack.enter_async_context(opening))
             executor = assemble(
                 recorder,
                 plan,
@@ -494,21 +488,20 @@ class Session:
         state, hooks, options = recorder.state, plan.evaluation.hooks, self.options
         has_programs = any(getattr(task, "starts_processes", False) for task in plan.evaluation.tasks.values())
         has_set_ups = "teardown" in hooks and bool(state.set_ups.open or state.set_ups.died)
-        if not has_programs and not has_set_ups:
+        if not options.resume or not (has_programs or has_set_ups):
             return
-        from evaljournal.runner.sessions.set_ups import PastSetUps, is_own  # noqa: PLC0415  # few runs need it
-
-        if self._environment.lists_runs and not await options.in_thread(partial(is_own, self.path)):
+        if self._environment.lists_runs and not await options.in_thread(partial(is_own_run, self.path)):
             return  # The user may trust the code, but the name of the run and the handles are those of another user.
         if has_programs:
-            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # the same
+            from evaljournal.runner.calls.workspaces.programs import RUN, end_programs  # noqa: PLC0415  # few runs need it
 
             await options.in_thread(partial(end_programs, RUN, recorder.journal.run))
         if has_set_ups:
+            from evaljournal.runner.sessions.set_ups import tear_down  # noqa: PLC0415  # the same
+
             opener = TaskOpener(stack, recorder.journal.run, grace=plan.settings.grace, in_thread=options.in_thread)
-            teardown = await opener.teardown(hooks, plan.settings.loop)
-            past = PastSetUps(recorder, hooks, teardown, options.in_thread, timeout=plan.settings.timeout)
-            await past.tear_down()
+            teardown = await opener.hook(hooks["teardown"], hooks, plan.settings.loop)
+            await tear_down(recorder, hooks, teardown, options.in_thread, plan.settings.timeout or math.inf)
 
     async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""

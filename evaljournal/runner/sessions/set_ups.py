@@ -8,35 +8,25 @@ Handles are passed to code of the user, so all sessions of the run must be the u
 """
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import trio
 
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import Noted, TrialEnqueued
 from evaljournal.journal.format.blobs import Blob
-from evaljournal.journal.ownership import start_events
 from evaljournal.journal.readers.reader import fetch
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.set_ups import HANDLE, TORN_DOWN, Attempt
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.runner.calls.function import FunctionTask
 from evaljournal.runner.data.case import Case
-from evaljournal.runner.definition.hooks import Hook, Hooks, arguments_for, hook_parameters
+from evaljournal.runner.definition.hooks import Hooks, arguments_for, hook_parameters
 from evaljournal.runner.engine.recorder import Recorder
-from evaljournal.runner.retries.classify import describe
-from evaljournal.runner.signals import is_from_signal
+from evaljournal.runner.sessions.layers.hooks import call_teardown
 
 _CONCURRENT: Final = 8
-
-
-@attrs.frozen
-class _PastTrial:
-    trial: str
-    case: Case
 
 
 def recorded_case(path: Path, state: TrialState, files: Files, input_name: str = "input") -> Case:
@@ -47,59 +37,28 @@ def recorded_case(path: Path, state: TrialState, files: Files, input_name: str =
     return Case(name=event.case, input=event.input, expected=event.expected, metadata=metadata, input_name=input_name)
 
 
-def is_own(path: Path) -> bool:
-    """Return whether all sessions of a run are the user's own."""
-    return all(is_own_start for _, is_own_start in start_events(path))
+async def tear_down(recorder: Recorder, hooks: Hooks, teardown: FunctionTask, in_thread: InThread, limit: float) -> None:
+    """Tear down what earlier sessions have left, several set-ups at a time; each may take `limit` seconds."""
+    journal, set_ups, trials = recorder.journal, recorder.state.set_ups, recorder.state.trials
+    value_name = hooks["setup"].name if "setup" in hooks else ""
+    needs_value = value_name in hook_parameters(hooks["teardown"], hooks)
+    places = trio.CapacityLimiter(_CONCURRENT)
 
+    async def call(attempt: Attempt, handle: Any) -> None:
+        async with places:
+            trial, number = attempt
+            case = await in_thread(lambda: recorded_case(journal.path, trials[trial], journal.files))
+            arguments = {**arguments_for(trial, case), **({value_name: handle} if value_name else {})}
+            error = await call_teardown(lambda: teardown.call(arguments, lambda _: None), limit)
+            recorder.record(Noted(name=TORN_DOWN, value=error, trial=trial, attempt=number))
 
-class PastSetUps:
-    """The set-ups of earlier sessions that are torn down now."""
-
-    def __init__(
-        self, recorder: Recorder, hooks: Hooks, teardown: FunctionTask, in_thread: InThread, *, timeout: float | None
-    ) -> None:
-        self._in_thread = in_thread
-        self._recorder = recorder
-        self._hook: Hook = hooks["teardown"]
-        self._teardown = teardown
-        self._value_name = hooks["setup"].name if "setup" in hooks else ""
-        self._needs_value = self._value_name in hook_parameters(self._hook, hooks)
-        self._timeout = timeout
-        self._places = trio.CapacityLimiter(_CONCURRENT)
-
-    async def tear_down(self) -> None:
-        """Tear down what is possible, several at a time."""
-        set_ups, trials = self._recorder.state.set_ups, self._recorder.state.trials
-        values: dict[Attempt, Any] = dict(set_ups.open)
-        if not self._needs_value:
-            values = {**{attempt: {HANDLE: None} for attempt in set_ups.died}, **values}
-        async with trio.open_nursery() as nursery:
-            for attempt, recorded in values.items():
-                output = recorded.load() if isinstance(recorded, Blob) else recorded
-                is_known = isinstance(output, Mapping) and (HANDLE in output or not self._needs_value)
-                if is_known and attempt[0] in trials:
-                    nursery.start_soon(self._call, attempt, output.get(HANDLE))
-
-    async def _call(self, attempt: Attempt, handle: Any) -> None:
-        recorder, (trial, number) = self._recorder, attempt
-        journal = recorder.journal
-        async with self._places:
-            case = await self._in_thread(partial(recorded_case, journal.path, recorder.state.trials[trial], journal.files))
-            arguments = {**arguments_for(_PastTrial(trial, case)), **({self._value_name: handle} if self._value_name else {})}
-            value: dict[str, str] = {}
-            error: BaseException | None = None
-            with trio.move_on_after(float("inf") if self._timeout is None else self._timeout) as scope:
-                try:
-                    await self._teardown.call(arguments, lambda _: None)
-                except trio.Cancelled:
-                    raise
-                except BaseException as exc:
-                    if is_from_signal(exc):
-                        raise
-                    error = exc
-            if scope.cancelled_caught:
-                error = TimeoutError(f"it did not end within {self._timeout:g} s")
-            if error is not None:
-                description = describe(error)
-                value = {"error": description.type, "message": description.message}
-            recorder.record(Noted(name=TORN_DOWN, value=value, trial=trial, attempt=number))
+    outputs: dict[Attempt, Any] = {
+        **({} if needs_value else {attempt: {HANDLE: None} for attempt in set_ups.died}),
+        **set_ups.open,
+    }
+    async with trio.open_nursery() as nursery:
+        for attempt, recorded in outputs.items():
+            output = recorded.load() if isinstance(recorded, Blob) else recorded
+            is_known = isinstance(output, Mapping) and (HANDLE in output or not needs_value)
+            if is_known and attempt[0] in trials:
+                nursery.start_soon(call, attempt, output.get(HANDLE))

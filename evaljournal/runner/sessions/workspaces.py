@@ -13,11 +13,11 @@ Nothing is removed outside this directory, whatever a journal says.
 
 import os
 import re
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import trio
 
@@ -28,19 +28,20 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workspaces import CHANGES
 from evaljournal.replay.text import plural
-from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.calls import OnLateResult, Task, WrappedTask
 from evaljournal.runner.calls.command import CommandFailed
 from evaljournal.runner.calls.notes import note_sink, start_phase
 from evaljournal.runner.calls.workspaces import HOMES, Workspace, attempts_of, directory_of, name_of, set_workspace
-from evaljournal.runner.calls.workspaces.case_files import case_files
 from evaljournal.runner.calls.workspaces.changes import changes_of
-from evaljournal.runner.calls.workspaces.original import Original, WorkspaceSource
+from evaljournal.runner.calls.workspaces.original import Original, case_files
 from evaljournal.runner.calls.workspaces.programs import WORKSPACE, end_programs
-from evaljournal.runner.calls.workspaces.trees import Places, remove_tree, write_file
-from evaljournal.runner.definition.settings import Keep, Settings
+from evaljournal.runner.calls.workspaces.trees import copy_tree, remove_tree, write_file
+from evaljournal.runner.calls.workspaces.variant_files import variant_files
+from evaljournal.runner.definition.settings import Keep
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
+from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.workers.streams import print_error
@@ -49,15 +50,12 @@ _NO_LOGIN: Final = re.compile(
     r"(?i)/login|not logged in|log ?in (?:first|again|required)|(?:please|must|need to) (?:log|sign) ?in|invalid api key"
     r"|set an auth method|authentication (?:required|failed)|no api key|missing api key|401 unauthorized"
 )
-_LABEL: Final = "workspace"
 _LOCK: Final = "LOCK"
 """Name of the file that `Lock` makes."""
 
 
-def is_needed(trial: TrialState | None, keep: Keep) -> bool:
+def is_needed(trial: TrialState, keep: Keep) -> bool:
     """Return whether the workspace of the last attempt at a trial stays: its output is not scored yet, or it is kept."""
-    if trial is None:
-        return False
     match trial.stage:
         case "scoring":
             return True
@@ -77,16 +75,14 @@ def remove_leftovers(run: str, trials: Mapping[str, TrialState], keep: Keep) -> 
     """
     directory = directory_of(run)
     _remove_links(directory)
-    if not directory.is_dir():
-        return 0, []
     needed = {name_of(name, trial.attempts) for name, trial in trials.items() if is_needed(trial, keep)}
-    attempts = directory / "attempts"
-    names = os.listdir(attempts) if attempts.is_dir() else []
-    unneeded = [attempts / name for name in names if name not in needed]
+    attempts = list(directory.glob("attempts/*"))
+    unneeded = [path for path in attempts if path.name not in needed]
     remaining = [path for path in unneeded if not remove_tree(path)]
-    keeps_original = not needed.isdisjoint(names)
-    for name in set(os.listdir(directory)) - {_LOCK, *(("attempts", "original") if keeps_original else ())}:
-        remove_tree(directory / name)
+    kept_names = {_LOCK} if len(unneeded) == len(attempts) else {_LOCK, "attempts", "original"}
+    for path in directory.glob("*"):
+        if path.name not in kept_names:
+            remove_tree(path)
     return len(unneeded) - len(remaining), remaining
 
 
@@ -117,128 +113,38 @@ def _remove_links(directory: Path) -> None:
             path.unlink()
 
 
-class Workspaces:
-    """The workspaces of a session."""
+class WorkspaceLayer(PhasesLayer):
+    """Gives each attempt a workspace; around all other layers, so that set-ups and teardowns can use it."""
 
-    def __init__(self, run: str, original: Original, settings: Settings, in_thread: InThread) -> None:
+    def __init__(self, run: str, original: Original, plan: Plan, in_thread: InThread) -> None:
+        """Making a workspace may take as long as an attempt may."""
+        super().__init__(plan.settings.timeout)
         self._directory = directory_of(run)
         self._original = original
-        self._keep = settings.keep
-        self._has_home = settings.agent_home == "fresh"
+        self._keep = plan.settings.keep
+        self._has_home = plan.settings.agent_home == "fresh"
         self._in_thread = in_thread
+        tasks: Mapping[str, Any] = plan.evaluation.tasks
+        self._files = {variant: variant_files(getattr(task, "variant_files", None)) for variant, task in tasks.items()}
         self._copies = trio.Semaphore(max(2, os.cpu_count() or 1))
         """Copies and comparisons at the same time; more would only compete for the disk."""
-        self._ended: dict[str, tuple[Workspace, TrialState]] = {}
+        self._ended: dict[str, tuple[Path, TrialState]] = {}
         """Trial → the workspace of an attempt that has ended, until its trial is done."""
-
-    async def _run(self, call: Any, *arguments: Any) -> Any:
-        async with self._copies:
-            return await self._in_thread(partial(call, *arguments))
-
-    async def make(self, work: TrialWork, files: Mapping[str, bytes]) -> tuple[Workspace, Original, Places]:
-        """Make the workspace of an attempt, in place of that of the previous one."""
-        self._ended.pop(work.trial, None)
-        workspace = Workspace(self._directory / "attempts" / name_of(work.trial, work.state.attempts), self._has_home)
-        original, places = await self._run(self._make, work, workspace, files)
-        await self._remove_done()
-        return workspace, original, places
-
-    def _make(self, work: TrialWork, workspace: Workspace, variant_files: Mapping[str, bytes]) -> tuple[Original, Places]:
-        _remove_links(self._directory)
-        for old in attempts_of(self._directory, work.trial):
-            remove_tree(old)
-        places, original = self._original.copy(workspace.path), self._original
-        if files := {**variant_files, **case_files(work.case)}:
-            original = original.with_files(files)
-            for path, content in files.items():
-                write_file(workspace.path, path, content)
-                status = os.lstat(workspace.path / path)
-                places[path] = status.st_ino, status.st_ctime_ns
-        for name in HOMES.values() if self._has_home else ():
-            (workspace.home / name).mkdir(parents=True)
-        return original, places
-
-    async def compare(self, workspace: Workspace, original: Original, places: Places) -> Mapping[str, Any]:
-        """End the programs that outlive their attempt, and return what has changed."""
-        return cast("Mapping[str, Any]", await self._run(_compare, workspace, original, places))
-
-    async def end(self, work: TrialWork, workspace: Workspace) -> None:
-        """Keep a workspace until its trial is done, and remove those of the trials that are."""
-        self._ended[work.trial] = workspace, work.state
-        await self._remove_done()
-
-    async def _remove_done(self) -> None:
-        done = [name for name, (_, trial) in self._ended.items() if trial.stage in ("completed", "failed", "withdrawn")]
-        for workspace, trial in [self._ended.pop(name) for name in done]:
-            if not is_needed(trial, self._keep):
-                await self._run(remove_tree, workspace.directory)
-
-
-def _compare(workspace: Workspace, original: Original, places: Places) -> dict[str, Any]:
-    end_programs(WORKSPACE, str(workspace.path))
-    try:
-        return changes_of(workspace.path, original, places)
-    except OSError as exc:  # Such as: the agent has removed its workspace.
-        return {"files": [], "diff": "", "problems": [f"the workspace cannot be read: {exc.strerror}"]}
-
-
-@asynccontextmanager
-async def open_workspaces(
-    run: str, source: WorkspaceSource, settings: Settings, trials: Mapping[str, TrialState], in_thread: InThread
-) -> AsyncGenerator[Workspaces]:
-    """Remove what earlier sessions could not, and make the workspaces of this one; its end removes those not kept."""
-    await in_thread(partial(remove_leftovers, run, trials, settings.keep))
-    try:
-        original = await in_thread(partial(Original.make, source, directory_of(run) / "original"))
-        yield Workspaces(run, original, settings, in_thread)
-    finally:
-        with trio.CancelScope(shield=True):
-            _, remaining = await in_thread(partial(remove_leftovers, run, trials, settings.keep))
-            if remaining:
-                print_error(f"{plural(len(remaining), 'workspace')} could not be removed, such as {remaining[0]}")
-
-
-class WorkspaceLayer(PhasesLayer):
-    """Gives each attempt a workspace."""
-
-    def __init__(self, workspaces: Workspaces, timeout: float | None, files: Mapping[str, Mapping[str, bytes]]) -> None:
-        """Making a workspace may take `timeout` seconds, as an attempt may; `files` are those of each variant."""
-        super().__init__(timeout)
-        self._workspaces = workspaces
-        self._files = files
 
     def wrap(self, task: Task, variant: str) -> Task:
         """Return a task whose attempts have workspaces."""
-        return WorkspaceTask(task, self._workspaces, self._files[variant])
+        return WrappedTask(task, partial(self._call, self._files[variant]))
 
-
-class WorkspaceTask:
-    """A task whose attempts have workspaces; around all other layers, so that set-ups and teardowns can use them."""
-
-    takes_trial = True
-
-    def __init__(self, task: Task, workspaces: Workspaces, files: Mapping[str, bytes]) -> None:
-        self._task = task
-        self._files = files
-        self._workspaces = workspaces
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
-
-    async def call(self, work: TrialWork, on_late: OnLateResult, /) -> Any:
+    async def _call(self, files: Mapping[str, bytes], task: Task, work: TrialWork, on_late: OnLateResult) -> Any:
         """Make a workspace, call the task, end its programs, and note the changes."""
-        steps, workspaces = current_steps(), self._workspaces
+        steps = current_steps()
         assert steps is not None
 
         start_phase("setup")
-        set_up = Step(f"make {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="setup")
+        set_up = Step("make workspace", "other", step_input(None, "workspace"), reusable=False, phase="setup")
         steps.begin(set_up)
         with trio.CancelScope(shield=True):  # A thread cannot be cancelled.
-            workspace, original, places = await workspaces.make(work, self._files)
+            workspace, compare = await self._run(partial(self._make, work, files))
         steps.complete(set_up, {"workspace": str(workspace.path)}, None)
         set_workspace(workspace)
         steps.key_rules = steps.key_rules.with_paths(workspace.constants)
@@ -246,7 +152,7 @@ class WorkspaceTask:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             start_phase("task")
-            return await self._task.call(work if self._task.takes_trial else work.case.input, on_late)
+            return await task.call(work if task.takes_trial else work.case.input, on_late)
         except CommandFailed as exc:
             if workspace.has_home and _NO_LOGIN.search(str(exc)):
                 hint = "the agent's home is fresh, without your login: pass an API key or --gateway, or use --agent-home own"
@@ -254,17 +160,67 @@ class WorkspaceTask:
             raise
         finally:
             start_phase("teardown")
-            tear_down = Step(f"compare {_LABEL}", "other", step_input(None, _LABEL), reusable=False, phase="teardown")
+            tear_down = Step("compare workspace", "other", step_input(None, "workspace"), reusable=False, phase="teardown")
             steps.begin(tear_down)
             with trio.CancelScope(shield=True):
-                changes = await workspaces.compare(workspace, original, places)
+                changes = await self._run(compare)
                 if (sink := note_sink()) is not None:
                     sink({CHANGES: changes})
                 steps.complete(tear_down, None, None)
-                await workspaces.end(work, workspace)
+                await self._end(work, workspace.directory)
+
+    async def _run(self, call: Callable[[], Any]) -> Any:
+        async with self._copies:
+            return await self._in_thread(call)
+
+    def _make(self, work: TrialWork, files: Mapping[str, bytes]) -> tuple[Workspace, Callable[[], Mapping[str, Any]]]:
+        """Make the workspace of an attempt, in place of that of the previous one; return it, and what compares it."""
+        _remove_links(self._directory)
+        for old in attempts_of(self._directory, work.trial):
+            remove_tree(old)
+        workspace = Workspace(self._directory / "attempts" / name_of(work.trial, work.state.attempts), self._has_home)
+        places, files = copy_tree(self._original.path, workspace.path, self._original.index), {**files, **case_files(work.case)}
+        for path, content in files.items():
+            write_file(workspace.path, path, content)
+            status = os.lstat(workspace.path / path)
+            places[path] = status.st_ino, status.st_ctime_ns
+        for name in HOMES.values() if self._has_home else ():
+            (workspace.home / name).mkdir(parents=True)
+        original = self._original.with_files(files) if files else self._original
+
+        def compare() -> Mapping[str, Any]:
+            end_programs(WORKSPACE, str(workspace.path))
+            try:
+                return changes_of(workspace.path, original, places)
+            except OSError as exc:  # Such as: the agent has removed its workspace.
+                return {"files": [], "diff": "", "problems": [f"the workspace cannot be read: {exc.strerror}"]}
+
+        return workspace, compare
+
+    async def _end(self, work: TrialWork, directory: Path) -> None:
+        """Keep the workspace of an attempt until its trial is done, and remove those of the trials that are."""
+        self._ended[work.trial] = directory, work.state
+        done = [name for name, (_, trial) in self._ended.items() if trial.stage in ("completed", "failed", "withdrawn")]
+        for path, trial in [self._ended.pop(name) for name in done]:
+            if not is_needed(trial, self._keep):
+                await self._run(partial(remove_tree, path))
 
 
-def kept_workspace(run: str, trial: str) -> Path | None:
-    """Return the workspace of the last attempt at a trial; None if it was removed."""
-    directories = attempts_of(directory_of(run), trial)
-    return directories[-1] / "workspace" if directories else None
+@asynccontextmanager
+async def open_workspaces(
+    run: str, plan: Plan, trials: Mapping[str, TrialState], in_thread: InThread, clean: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[WorkspaceLayer]:
+    """Remove what earlier sessions could not, after `clean` has ended their programs; its end removes what is not kept."""
+    remove = partial(remove_leftovers, run, trials, plan.settings.keep)
+    assert plan.workspace is not None
+    with lock_workspaces(run):
+        await clean()
+        await in_thread(remove)
+        try:
+            original = await in_thread(partial(Original.make, plan.workspace, directory_of(run) / "original"))
+            yield WorkspaceLayer(run, original, plan, in_thread)
+        finally:
+            with trio.CancelScope(shield=True):
+                _, remaining = await in_thread(remove)
+                if remaining:
+                    print_error(f"{plural(len(remaining), 'workspace')} could not be removed, such as {remaining[0]}")

@@ -74,6 +74,11 @@ class KeyRules:
                 return body
         return self.shorten(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape") if self else body
 
+    def request_text(self, name: str, value: Any) -> str:
+        """Return the request of a recorded step as text, without what is left out."""
+        compared, _ = without_identity(endpoint_of_step(name), value)
+        return self.shorten(orjson.dumps(compared, default=repr, option=orjson.OPT_SORT_KEYS).decode())
+
     def shorten(self, text: str) -> str:
         """Return a text as it is compared."""
         for path, constant in self.paths:
@@ -125,11 +130,15 @@ def endpoint_of_step(name: str) -> str:
     return name.partition(" ")[0].replace(".", "/")
 
 
+def common_length(first: str, second: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    shorter = min(len(first), len(second))
+    return next((index for index in range(shorter) if first[index] != second[index]), shorter)
+
+
 def first_difference(old: str, new: str) -> tuple[str, str] | None:
     """Return where two texts differ first, with a few characters before it; None if they are equal."""
     if old == new:
         return None
-    shorter = min(len(old), len(new))
-    index = next((index for index in range(shorter) if old[index] != new[index]), shorter)
-    start = max(0, index - _SHOWN_BEFORE)
+    start = max(0, common_length(old, new) - _SHOWN_BEFORE)
     return old[start : start + _MAX_SHOWN], new[start : start + _MAX_SHOWN]

@@ -13,33 +13,22 @@ from evaljournal.runner.steps.attempt_steps import current_steps
 from evaljournal.runner.workers.driver import RemoteCall, Workers
 
 
-class RemoteTask:
-    """A task whose attempts run in workers; the local task only renders its requests."""
-
-    takes_trial: bool = True
-
-    def __init__(self, task: Task, variant: str, workers: Workers) -> None:
-        self._variant = variant
-        self._workers = workers
-        self._takes_case = task.takes_trial
-        self.request = getattr(task, "request", None)
-
-    async def call(self, work: Any, _: OnLateResult, /) -> Any:
-        """Call the task for a trial, in the place that it has."""
-        steps = current_steps()
-        assert steps is not None
-        results = steps.available_results
-        fields: dict[str, Any] = {"variant": self._variant, "trial": work.trial, "attempt": steps.attempt}
-        if self._takes_case:
-            fields["case"] = _case_fields(work.case)
-        else:
-            fields["input"] = work.case.input
-        if results:
-            fields["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
-        if environment := gateway_env():
-            fields["gateway_env"] = environment
-        reusable_seqs = frozenset(result.seq for _, result in results)
-        return await self._workers.call(work, {"call": fields}, RemoteCall(note_sink(), steps, reusable_seqs))
+async def call_in_worker(workers: Workers, variant: str, task: Task, work: Any, _: OnLateResult) -> Any:
+    """Call the task of a variant for a trial, in the place that it has; the local task only renders its requests."""
+    steps = current_steps()
+    assert steps is not None
+    results = steps.available_results
+    fields: dict[str, Any] = {"variant": variant, "trial": work.trial, "attempt": steps.attempt}
+    if task.takes_trial:
+        fields["case"] = _case_fields(work.case)
+    else:
+        fields["input"] = work.case.input
+    if results:
+        fields["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
+    if environment := gateway_env():
+        fields["gateway_env"] = environment
+    reusable_seqs = frozenset(result.seq for _, result in results)
+    return await workers.call(work, {"call": fields}, RemoteCall(note_sink(), steps, reusable_seqs))
 
 
 def _case_fields(case: Case) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 Without the gateway, their own report is all that is known. It is recorded as steps, which are never reused: an agent
 that is started again makes its calls again. What they report is untrusted.
 
-    reported      the steps of one attempt: recorded as they end, and bounded
+    reported      what one attempt reports: lines, and steps, which are recorded as they end; both bounded
     transcripts   what Claude Code, Codex and Gemini CLI print
     rpc           JSON-RPC 2.0 with a program, one message per line
     files         the files that an agent may read and write through us
-    lines         reads the lines of a stream, and bounds them
 """

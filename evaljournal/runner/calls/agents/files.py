@@ -5,42 +5,36 @@ this does not restrict; it only keeps us from doing for an agent what a user wou
 """
 
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
+from evaljournal.runner.calls.workspaces.trees import open_file
+
 MAX_FILE: Final = 16 * 1024 * 1024
 """Maximum bytes of a file that is read."""
-_FLAGS: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class FileRejected(Exception):
     """The agent may not read or write the file."""
 
 
-def _resolve(workspace: Path, path: str) -> Path:
+def _open(workspace: Path, path: str, flags: int) -> int:
     if "\0" in path or not os.path.isabs(path):
         raise FileRejected("the path must be absolute")
     resolved_path, root = Path(os.path.realpath(path)), Path(os.path.realpath(workspace))
     if root not in resolved_path.parents:
         raise FileRejected("the path is outside the workspace")
-    return resolved_path
-
-
-def _open(path: Path, flags: int) -> int:
     try:
-        file = os.open(path, flags | _FLAGS, 0o666)
+        if flags & os.O_CREAT:
+            resolved_path.parent.mkdir(parents=True, exist_ok=True)
+        return open_file(resolved_path, flags)
     except OSError as exc:
         raise FileRejected(exc.strerror or str(exc)) from exc
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise FileRejected("not a regular file")
-    return file
 
 
 def read_text(workspace: Path, path: str, line: int | None, limit: int | None) -> str:
     """Return the text of a file; with `line` and `limit`, that number of lines from that one, counted from 1."""
-    with os.fdopen(_open(_resolve(workspace, path), os.O_RDONLY), "rb") as file:
+    with open(_open(workspace, path, os.O_RDONLY), "rb") as file:
         content = file.read(MAX_FILE + 1)
     if len(content) > MAX_FILE:
         raise FileRejected(f"the file is larger than {MAX_FILE // 1024 // 1024} MiB")
@@ -53,11 +47,6 @@ def read_text(workspace: Path, path: str, line: int | None, limit: int | None) -
 
 def write_text(workspace: Path, path: str, text: str) -> None:
     """Write a file, and create the directories above it."""
-    resolved_path = _resolve(workspace, path)
-    try:
-        resolved_path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise FileRejected(exc.strerror or str(exc)) from exc
-    with os.fdopen(_open(resolved_path, os.O_WRONLY | os.O_CREAT), "wb") as file:
+    with open(_open(workspace, path, os.O_WRONLY | os.O_CREAT), "wb") as file:
         file.truncate()
         file.write(text.encode("utf-8", "replace"))

@@ -30,11 +30,9 @@ Answer = Callable[[str, Message], Awaitable[Any]]
 class RpcError(Exception):
     """A request was answered with an error."""
 
-    def __init__(self, message: str, code: int = INVALID_PARAMS, data: Any = None) -> None:
+    def __init__(self, message: str, code: int = INVALID_PARAMS) -> None:
         super().__init__(message)
-        self.message = message
         self.code = code
-        self.data = data
 
 
 class ProgramEnded(Exception):
@@ -60,8 +58,11 @@ class RpcProgram:
             message = _parse(line)
             if "method" in message:
                 await self._handle(message)
+            elif message.get("id") == self._last_id and (error := message.get("error")) is not None:
+                code, text = fields_of(error).get("code"), text_field(fields_of(error), "message") or as_text(error)
+                raise RpcError(text, code if isinstance(code, int) else 0)
             elif message.get("id") == self._last_id:
-                return _result(message)
+                return fields_of(message.get("result"))
         raise ProgramEnded(method)
 
     async def _handle(self, message: Message) -> None:
@@ -71,7 +72,7 @@ class RpcProgram:
         try:
             reply = {"result": await self._answer(method, params)}
         except RpcError as exc:
-            reply = {"error": {"code": exc.code, "message": exc.message}}
+            reply = {"error": {"code": exc.code, "message": str(exc)}}
         if message.get("id") is not None:
             await self._send({"id": message["id"], **reply})
 
@@ -89,11 +90,3 @@ def _parse(line: bytes) -> Message:
         return message
     text = excerpt(line.decode("utf-8", "replace"), _MAX_SHOWN)
     raise InvalidReply(f"the agent has sent a line that is no JSON-RPC message: {text!r}")
-
-
-def _result(message: Message) -> Message:
-    if (error := message.get("error")) is not None:
-        code = fields_of(error).get("code")
-        text = text_field(fields_of(error), "message") or as_text(error)
-        raise RpcError(text, code if isinstance(code, int) else 0, fields_of(error).get("data"))
-    return fields_of(message.get("result"))

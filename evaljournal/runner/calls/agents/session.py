@@ -8,16 +8,18 @@ the workspace. Terminals are not offered: agents have their own.
 
 from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import attrs
 
 from evaljournal.journal.threads import run_in_thread
-from evaljournal.replay.provider.reports import fields_of, text_field
+from evaljournal.replay.provider.reports import fields_of, objects_of, text_field
 from evaljournal.runner.calls.agents.files import FileRejected, read_text, write_text
 from evaljournal.runner.calls.agents.reported import AgentSteps, text_blocks
 from evaljournal.runner.calls.agents.rpc import METHOD_NOT_FOUND, Message, RpcError, RpcProgram
+from evaljournal.runner.calls.agents.transcripts import AgentFailed
 from evaljournal.runner.calls.http.reply import InvalidReply
 from evaljournal.runner.calls.usage import priced_usage
 from evaljournal.runner.retries.classify import Fatal
@@ -38,12 +40,6 @@ _COUNTS: Final = {
     "cachedWriteTokens": "cache_creation_input_tokens",
 }
 """Count in the usage of a turn → its name in Anthropic's API, which also counts caches apart."""
-
-
-class LoginRequired(Exception):
-    """The agent asks for a login, so every other attempt would fail, too."""
-
-    status_code: Final = 401
 
 
 @attrs.define
@@ -67,8 +63,8 @@ class AgentSession:
     """The prompt that no message has answered so far."""
     _calls: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict[str, dict[str, Any]])
     """Id → tool call that has not ended."""
-    _counts: dict[str, int] = attrs.field(init=False, factory=dict[str, int])
-    _cost: float | None = attrs.field(init=False, default=None)
+    _counts: dict[str, float] = attrs.field(init=False, factory=dict[str, float])
+    """Tokens, and the `cost` in dollars."""
     _logins: list[str] = attrs.field(init=False, factory=list[str])
     """Names of the ways to log in."""
     _session: str = attrs.field(init=False, default="")
@@ -84,7 +80,9 @@ class AgentSession:
         if (version := greeting.get("protocolVersion")) != PROTOCOL:
             raise Fatal(f"the agent speaks version {excerpt(str(version), 40)} of the Agent Client Protocol, not {PROTOCOL}")
         self.name = text_field(fields_of(greeting.get("agentInfo")), "name")[:100] or self.name
-        self._logins = [text_field(login, "name") or text_field(login, "id") for login in _objects(greeting.get("authMethods"))]
+        self._logins = [
+            text_field(login, "name") or text_field(login, "id") for login in objects_of(greeting.get("authMethods"))
+        ]
         reply = await self._request(program, "session/new", {"cwd": str(self.workspace), "mcpServers": []})
         self._session = text_field(reply, "sessionId")
         if not self._session:
@@ -111,21 +109,19 @@ class AgentSession:
             if exc.code != _AUTH_REQUIRED:
                 raise
             logins = f" ({excerpt(', '.join(self._logins), 300)})" if self._logins else ""
-            raise LoginRequired(
+            raise AgentFailed(
                 f"the agent asks for a login{logins}: start it once in a terminal and log in, then pass --agent-home own if "
-                f"the run has a workspace, or set its API key in the environment. Its reason: {excerpt(exc.message, 300)}"
+                f"the run has a workspace, or set its API key in the environment. Its reason: {excerpt(str(exc), 300)}",
+                HTTPStatus.UNAUTHORIZED,  # Every other attempt would fail, too.
             ) from exc
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the agent can have called a model."""
-        return bool(self._session)
-
-    @property
-    def usage(self) -> dict[str, float | str]:
-        """Tokens and cost, as far as the agent has stated them; a cost that is unknown is one call without a price."""
-        usage = priced_usage({**self._counts, **({} if self._cost is None else {"cost": self._cost})}, self.name, {})
-        return usage if "cost" in usage else {**usage, "unpriced_calls": 1, "unpriced_model": self.name}
+    def close(self) -> None:
+        """Record what has not ended, and the usage that the agent has stated; an unknown cost is one call without a price."""
+        unknown_cost: dict[str, float | str] = (
+            {} if "cost" in self._counts else {"unpriced_calls": 1, "unpriced_model": self.name}
+        )
+        usage = {**priced_usage(self._counts, self.name, {}), **unknown_cost}
+        self.steps.close(usage if self._session else {})  # Without a session, it cannot have called a model.
 
     async def answer(self, method: str, params: Message) -> Any:
         """Answer a request of the agent, or handle a notification."""
@@ -157,7 +153,7 @@ class AgentSession:
         earlier = self._calls.get(text_field(call, "toolCallId"), {})
         kind = text_field(call, "kind") or text_field(earlier, "kind")
         is_allowed = self.allow == "all" or (self.allow == "read" and kind in _READING)
-        options = {text_field(option, "kind"): text_field(option, "optionId") for option in _objects(params.get("options"))}
+        options = {text_field(option, "kind"): text_field(option, "optionId") for option in objects_of(params.get("options"))}
         verb = "allow" if is_allowed else "reject"
         option = options.get(f"{verb}_once") or options.get(f"{verb}_always")
         title = text_field(call, "title") or text_field(earlier, "title")
@@ -179,7 +175,7 @@ class AgentSession:
             case "usage_update":
                 cost = fields_of(update.get("cost"))
                 if cost.get("currency") == "USD" and isinstance(cost.get("amount"), int | float):
-                    self._cost = float(cost["amount"])
+                    self._counts["cost"] = float(cost["amount"])
             case _:
                 pass
 
@@ -206,7 +202,3 @@ class AgentSession:
         messages = [{"role": "user", "content": self._prompt}] if self._prompt else []
         self._prompt = ""
         self.steps.add(self.name, "model", {"model": self.name, "messages": messages}, output)
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -11,7 +11,7 @@ last token was counted. Codex states no cost. Everything printed is untrusted: a
 is ignored, because all three print warnings, and add types; without the line that ends a transcript, the attempt fails.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -19,18 +19,18 @@ import attrs
 import orjson
 import trio
 
-from evaljournal.replay.provider.reports import fields_of, text_field
+from evaljournal.replay.provider.reports import fields_of, objects_of, text_field
 from evaljournal.replay.text import as_text
-from evaljournal.runner.calls.agents.lines import read_lines
-from evaljournal.runner.calls.agents.reported import AgentSteps, text_blocks
-from evaljournal.runner.calls.attached import record_steps
-from evaljournal.runner.calls.gateway_env import gateway_env
+from evaljournal.runner.calls.agents.reported import AgentSteps, read_lines, text_blocks
 from evaljournal.runner.calls.http.reply import InvalidReply
-from evaljournal.runner.calls.notes import note
 from evaljournal.runner.calls.usage import priced_usage
 from evaljournal.runner.secrets.masking import excerpt
 
 _MAX_SHOWN: Final = 300
+_NO_CALLS: Final = ("agent_message", "reasoning", "error")
+"""Items of Codex that are no tool calls; an error is a warning, because the failure of a turn is an event."""
+_INPUTS: Final = ("command", "server", "tool", "arguments", "query", "changes", "items")
+"""What a tool of Codex is asked; the other fields of an item are what it has returned."""
 
 
 class AgentFailed(Exception):
@@ -48,14 +48,14 @@ class Transcript:
     program: str
     """Stands for a model whose name is unknown."""
 
-    def __init__(self, steps: AgentSteps) -> None:
-        self.steps = steps
+    def __init__(self) -> None:
+        self.steps = AgentSteps()
         self.failure: Exception | None = None
         """Why the agent has failed; None if it has not."""
+        self.text: str | None = None
+        """The final text; None before the end of the transcript."""
         self.usage: dict[str, float | str] = {}
         """Tokens and cost of the attempt; empty if they are unknown."""
-        self._text: str | None = None
-        """The final text; None before the end of the transcript."""
         self._first_line = b""
 
     async def read(self, stdout: trio.abc.ReceiveStream) -> None:
@@ -78,25 +78,19 @@ class Transcript:
         """Return the final text; raise the failure of the agent, or an `InvalidReply` if the transcript has no end."""
         if self.failure is not None:
             raise self.failure
-        if self._text is None:
+        if self.text is None:
             printed = excerpt(self._first_line.decode("utf-8", "replace"), _MAX_SHOWN)
             raise InvalidReply(f"stdout is no complete transcript of {self.program}; it begins with {printed!r}")
-        return self._text
+        return self.text
 
     def end(self) -> None:
         """Record what has not ended, and the usage."""
-        self.steps.close()
-        if self.usage and self.steps.is_recorded:
-            note(usage=self.usage)
+        self.steps.close(self.usage)
 
-    def _fail(self, message: object, status_code: object = None) -> None:
+    def fail(self, message: object, status_code: object = None) -> None:
+        """Let the attempt fail."""
         text = excerpt(as_text(message), 2_000) or "no reason stated"
         self.failure = AgentFailed(text, status_code if isinstance(status_code, int) else None)
-
-    def _add_usage(self, counts: Mapping[str, Any], model: str, cached: object = None) -> None:
-        if cached is not None:
-            counts = {**counts, "input_tokens_details": {"cached_tokens": cached}}
-        self.usage = priced_usage(counts, model or self.program, {})
 
 
 @attrs.define
@@ -112,8 +106,8 @@ class ClaudeTranscript(Transcript):
 
     program = "claude"
 
-    def __init__(self, steps: AgentSteps) -> None:
-        super().__init__(steps)
+    def __init__(self) -> None:
+        super().__init__()
         self._messages: dict[str, _Message] = {}
         """Tool call of a subagent, or nothing for the agent → its last message, until it is recorded."""
 
@@ -131,26 +125,25 @@ class ClaudeTranscript(Transcript):
                 self._add_message(parent, message)
             case "user":
                 self._end_message(parent)
-                for part in _objects(message.get("content")):
+                for part in objects_of(message.get("content")):
                     if part.get("type") == "tool_result":
-                        error = {"is_error": True} if part.get("is_error") is True else {}
-                        output = part.get("content")
-                        self.steps.end(text_field(part, "tool_use_id"), {"content": output, **error} if error else output)
+                        output, is_error = part.get("content"), part.get("is_error") is True
+                        value = {"content": output, "is_error": True} if is_error else output
+                        self.steps.end(text_field(part, "tool_use_id"), value)
             case "result":
                 self._end(event)
             case _:
                 pass
 
     def _add_message(self, parent: str, message: Mapping[str, Any]) -> None:
-        message_id = text_field(message, "id")
-        if parent in self._messages and self._messages[parent].id != message_id:
+        message_id, last_message = text_field(message, "id"), self._messages.get(parent)
+        if last_message is None or last_message.id != message_id:
             self._end_message(parent)
-        if parent not in self._messages:
             self.steps.count()
-            self._messages[parent] = _Message(message_id, text_field(message, "model"), [], 0.0)
-        self._messages[parent].printed_at = trio.current_time()
-        for part in _objects(message.get("content")):
-            self._messages[parent].parts.append(part)
+            last_message = self._messages[parent] = _Message(message_id, text_field(message, "model"), [], 0.0)
+        last_message.printed_at = trio.current_time()
+        for part in objects_of(message.get("content")):
+            last_message.parts.append(part)
             if part.get("type") == "tool_use":
                 self.steps.start(text_field(part, "id"), text_field(part, "name"), part.get("input"), parent)
 
@@ -160,62 +153,43 @@ class ClaudeTranscript(Transcript):
             self.steps.add(name, "model", {"model": name}, output, parent, ended_at=message.printed_at)
 
     def _end(self, result: Mapping[str, Any]) -> None:
-        for parent in list(self._messages):
-            self._end_message(parent)
-        self._text = text_field(result, "result")
-        counts, models = fields_of(result.get("usage")), fields_of(result.get("modelUsage"))
-        if counts:
+        self.text = text_field(result, "result")
+        if counts := fields_of(result.get("usage")):
             cost = {"cost": result["total_cost_usd"]} if "total_cost_usd" in result else {}
-            self._add_usage({**counts, **cost}, next(iter(models), ""))
+            models = fields_of(result.get("modelUsage"))
+            self.usage = priced_usage({**counts, **cost}, next(iter(models), "") or self.program, {})
         if result.get("is_error") is True:
-            reason = self._text or as_text(result.get("errors") or result.get("subtype") or "")
-            self._fail(reason, result.get("api_error_status"))
+            reason = self.text or as_text(result.get("errors") or result.get("subtype") or "")
+            self.fail(reason, result.get("api_error_status"))
 
 
 class CodexTranscript(Transcript):
     """A transcript of Codex."""
 
     program = "codex"
-
-    def __init__(self, steps: AgentSteps) -> None:
-        super().__init__(steps)
-        self._message = ""
+    _message = ""
+    """The last reply of the model."""
 
     def read_event(self, event: Mapping[str, Any]) -> None:
         """Read a line."""
         item = dict(fields_of(event.get("item")))
         item_id, kind = text_field(item, "id"), text_field(item, "type")
         match event.get("type"):
-            case "item.started" if kind not in ("agent_message", "reasoning"):
-                self.steps.start(item_id, kind, _input_of(item))
-            case "item.completed":
-                self._end_item(item_id, kind, item)
-            case "turn.completed":
-                self._text = self._message
-                counts = fields_of(event.get("usage"))
-                self._add_usage(counts, "", counts.get("cached_input_tokens", 0))
-            case "turn.failed" | "error":
-                self._fail(fields_of(event.get("error")).get("message") or event.get("message"))
-            case _:
-                pass
-
-    def _end_item(self, item_id: str, kind: str, item: dict[str, Any]) -> None:
-        match kind:
-            case "agent_message":
+            case "item.completed" if kind == "agent_message":
                 self._message = text_field(item, "text")
                 self.steps.add(self.program, "model", {"model": self.program}, text_blocks(self._message))
-            case "reasoning" | "error":  # A warning; the failure of a turn is an event.
-                pass
+            case "item.started" | "item.completed" as event_type if kind not in _NO_CALLS:
+                self.steps.start(item_id, kind, {name: item[name] for name in _INPUTS if name in item})
+                if event_type == "item.completed":
+                    self.steps.end(item_id, {name: value for name, value in item.items() if name not in ("id", "type")})
+            case "turn.completed":
+                self.text = self._message
+                counts = fields_of(event.get("usage"))
+                self.usage = priced_usage(_with_cached(counts, "cached_input_tokens"), self.program, {})
+            case "turn.failed" | "error":
+                self.fail(fields_of(event.get("error")).get("message") or event.get("message"))
             case _:
-                if not self.steps.has_started(item_id):
-                    self.steps.start(item_id, kind, _input_of(item))
-                self.steps.end(item_id, {name: value for name, value in item.items() if name not in ("id", "type")})
-
-
-def _input_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a tool was asked, without what it has returned."""
-    names = ("command", "server", "tool", "arguments", "query", "changes", "items")
-    return {name: item[name] for name in names if name in item}
+                pass
 
 
 class GeminiTranscript(Transcript):
@@ -223,8 +197,8 @@ class GeminiTranscript(Transcript):
 
     program = "gemini"
 
-    def __init__(self, steps: AgentSteps) -> None:
-        super().__init__(steps)
+    def __init__(self) -> None:
+        super().__init__()
         self._model = ""
         self._pieces: list[str] = []
         self._message = ""
@@ -244,11 +218,11 @@ class GeminiTranscript(Transcript):
                 self.steps.end(call_id, event.get("error") or event.get("output"))
             case "result":
                 self._end_message()
-                self._text, stats = self._message, fields_of(event.get("stats"))
-                if stats:
-                    self._add_usage(stats, self._model, stats.get("cached", 0))
+                self.text = self._message
+                if stats := fields_of(event.get("stats")):
+                    self.usage = priced_usage(_with_cached(stats, "cached"), self._model or self.program, {})
                 if event.get("status") != "success":
-                    self._fail(fields_of(event.get("error")).get("message") or event.get("status"))
+                    self.fail(fields_of(event.get("error")).get("message") or event.get("status"))
             case _:
                 pass
 
@@ -259,8 +233,9 @@ class GeminiTranscript(Transcript):
             self.steps.add(self._model or self.program, "model", {"model": self._model}, text_blocks(text))
 
 
-def _objects(value: object) -> Iterable[Mapping[str, Any]]:
-    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+def _with_cached(counts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return counts of tokens with that of the cached ones, which the others include, where OpenAI's API has it."""
+    return {**counts, "input_tokens_details": {"cached_tokens": counts.get(name, 0)}}
 
 
 TRANSCRIPTS: Final[Mapping[str, type[Transcript]]] = {
@@ -269,8 +244,3 @@ TRANSCRIPTS: Final[Mapping[str, type[Transcript]]] = {
     "gemini-stream-json": GeminiTranscript,
 }
 """Output format → its reader."""
-
-
-def new_transcript(output_format: str) -> Transcript:
-    """Return the reader of a transcript, whose steps are recorded unless the calls of the agent go through the gateway."""
-    return TRANSCRIPTS[output_format](AgentSteps(None if gateway_env() else record_steps))

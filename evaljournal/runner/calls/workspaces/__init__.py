@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
@@ -103,16 +103,11 @@ def directory_of(run: str) -> Path:
     return runs_directory() / run
 
 
-def name_of(trial: str, attempt: int) -> str:
-    """Return the name of an attempt's directory."""
-    return f"{_digest(trial)}-{attempt}"
-
-
-def _digest(trial: str) -> str:
-    return hashlib.sha256(trial.encode(errors="surrogatepass")).hexdigest()[:16]
+def name_of(trial: str, attempt: int | Literal["*"]) -> str:
+    """Return the name of an attempt's directory, or a pattern of those of all attempts."""
+    return f"{hashlib.sha256(trial.encode(errors='surrogatepass')).hexdigest()[:16]}-{attempt}"
 
 
 def attempts_of(directory: Path, trial: str) -> list[Path]:
     """Return the directories of the attempts at a trial."""
-    attempts, prefix = directory / "attempts", f"{_digest(trial)}-"
-    return sorted(attempts / name for name in os.listdir(attempts) if name.startswith(prefix)) if attempts.is_dir() else []
+    return sorted(directory.glob(f"attempts/{name_of(trial, '*')}"))

@@ -1,4 +1,4 @@
-"""The original: the copy of the user's directory that all workspaces of a session are copied from.
+"""The original: the copy of the user's directory that all workspaces of a session are copied from, and the files of cases.
 
 A session copies it once, so that an edit during the run changes no attempt. A git repository is cloned at the revision that
 the run records: a clone without hooks, hard links, alternates and remotes, from which nothing can be pushed to the user's.
@@ -6,9 +6,11 @@ the run records: a clone without hooks, hard links, alternates and remotes, from
 
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,17 +20,22 @@ from evaljournal.journal.disk import segments
 from evaljournal.runner.calls.workspaces.trees import (
     Fact,
     Index,
-    Places,
     WorkspaceProblem,
     copy_tree,
     digest_of,
     index_tree,
+    relative_path,
     remove_tree,
 )
+from evaljournal.runner.data.attachments import column_values, read_file
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.templates import Fields
 from evaljournal.runner.errors import UsageError
 
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.file.allow=always")
 _TIMEOUT: Final = 600.0
+COLUMN: Final = "files"
+MAX_CASE_FILES: Final = 1_000
 
 
 @attrs.frozen
@@ -52,16 +59,15 @@ class WorkspaceSource:
         if not path.is_dir():
             problem = "is not a directory" if path.exists() else "does not exist"
             raise UsageError(problem, setting="workspace", value=str(path))
-        real_path = path.resolve()
-        own = [output for output in map(Path.resolve, outputs) if real_path == output or output in real_path.parents]
-        if own:
-            raise UsageError(f"is in {own[0]}, where the run writes; pass another", setting="workspace", value=str(path))
-        if (path / ".git").exists():
+        is_repository = (path / ".git").exists()
+        for output in map(Path.resolve, outputs):
+            if path.resolve().is_relative_to(output):
+                raise UsageError(f"is in {output}, where the run writes; pass another", setting="workspace", value=str(path))
+            if output.is_relative_to(path.resolve()) and not is_repository:
+                problem = f"contains {output}, where the run writes; pass -o, a directory below it, or a git repository"
+                raise UsageError(problem, setting="workspace", value=str(path))
+        if is_repository:
             return cls._read_repository(path, recorded_digest, dirty=dirty)
-        inner = [output for output in map(Path.resolve, outputs) if real_path in output.parents]
-        if inner:
-            problem = f"contains {inner[0]}, where the run writes; pass -o, a directory below it, or a git repository"
-            raise UsageError(problem, setting="workspace", value=str(path))
         return cls(path, digest=digest_of(index_tree(path)))
 
     @classmethod
@@ -70,8 +76,10 @@ class WorkspaceSource:
             hint = "pass the directory of one repository, or a copy without .git"
             raise UsageError("has submodules, which are not cloned", setting="workspace", value=str(path), hint=hint)
         commit, _, changes_digest = recorded_digest.removeprefix("git:").partition("+")
-        if commit and not changes_digest and _has_commit(path, commit):
-            return cls(path, commit, digest=recorded_digest)
+        with suppress(UsageError):  # The commit is not in the repository any more.
+            if commit.isalnum() and not changes_digest:
+                _git(path, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+                return cls(path, commit, digest=recorded_digest)
         revision = _git(path, "rev-parse", "--verify", "HEAD^{commit}").strip()
         listing = _git(path, "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
         paths = (entry[3:] for entry in listing.split("\0") if entry)
@@ -94,13 +102,6 @@ def _read(file: Path) -> bytes:
     if not file.is_file():
         raise UsageError(f"{file} is a repository of its own, or a special file; commit, ignore or remove it")
     return file.read_bytes()
-
-
-def _has_commit(path: Path, commit: str) -> bool:
-    try:
-        return commit.isalnum() and bool(_git(path, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}"))
-    except UsageError:
-        return False
 
 
 def _git(path: Path, *arguments: str) -> str:
@@ -133,11 +134,11 @@ class Original:
         if source.revision:
             _clone(source, path)
         else:
-            copy_tree(source.path, path, index := index_tree(source.path))
-            if digest_of(index) != source.digest:
-                raise UsageError(f"{source.path} was changed while it was copied; try again")
-        _originals[path] = cls(path, index_tree(path))
-        return _originals[path]
+            copy_tree(source.path, path)
+        original = _originals[path] = cls(path, index_tree(path))
+        if not source.revision and digest_of(original.index) != source.digest:
+            raise UsageError(f"{source.path} was changed while it was copied; try again")
+        return original
 
     @classmethod
     def at(cls, path: Path) -> "Original":
@@ -151,7 +152,7 @@ class Original:
     def with_files(self, files: Mapping[str, bytes]) -> "Original":
         """Return it with the files of a case."""
         facts = {
-            path: Fact(stat.S_IFREG | 0o644, len(content), 0, 0, hashlib.sha256(content).hexdigest())
+            path: Fact(stat.S_IFREG | 0o644, len(content), 0, hashlib.sha256(content).hexdigest())
             for path, content in files.items()
         }
         return Original(self.path, self.index | facts, files)
@@ -159,10 +160,6 @@ class Original:
     def content(self, path: str) -> bytes:
         """Return the content of a file."""
         return self.files[path] if path in self.files else (self.path / path).read_bytes()
-
-    def copy(self, target: Path) -> Places:
-        """Make a workspace."""
-        return copy_tree(self.path, target, self.index)
 
 
 _originals: Final[dict[Path, Original]] = {}
@@ -179,8 +176,24 @@ def _clone(source: WorkspaceSource, path: Path) -> None:
         new.unlink(missing_ok=True)
         if os.path.lexists(old):
             new.parent.mkdir(parents=True, exist_ok=True)
-            if old.is_symlink():
-                new.symlink_to(os.readlink(old))
-            else:
-                new.write_bytes(old.read_bytes())
-                new.chmod(old.stat().st_mode & 0o777)
+            shutil.copy(old, new, follow_symlinks=False)
+
+
+def case_files(case: Case) -> dict[str, bytes]:
+    """Return the files that the column `files` of a case adds to its workspace: path in the workspace → content.
+
+    It has paths of files beside the dataset, or an object: path in the workspace → text. Raises a `UsageError` for a file
+    outside, or one that cannot be read.
+    """
+    fields, place = Fields(case), f"the column {COLUMN!r} of the case {case.name!r}"
+    value = fields.get(COLUMN) if COLUMN in fields else None
+    if isinstance(value, Mapping):
+        if not all(isinstance(text, str) for text in value.values()):
+            raise UsageError(f"{place}: a file has no text; the object must have a text for each path")
+        files = {relative_path(path, place): text.encode() for path, text in value.items()}
+    else:
+        paths = [] if value is None else column_values(case, COLUMN)
+        files = {relative_path(path, place): read_file(Path(case.directory), path) for path in paths}
+    if len(files) > MAX_CASE_FILES:
+        raise UsageError(f"{place} has more than {MAX_CASE_FILES:,} files; put them into the workspace")
+    return files

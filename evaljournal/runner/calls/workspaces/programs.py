@@ -43,13 +43,10 @@ def end_programs(name: str, value: str) -> int:
 def _own_processes() -> set[int]:
     """Return this process and those that have started it."""
     pids, pid = {os.getpid()}, os.getppid()
-    while pid > 1 and pid not in pids:
-        pids.add(pid)
-        try:
-            status = (_PROC / str(pid) / "stat").read_text(errors="replace")
-        except OSError:
-            break
-        pid = int(status.rpartition(")")[2].split()[1])
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            pids.add(pid)
+            pid = int((_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     return pids
 
 

@@ -3,11 +3,11 @@
 **Copies.** `os.copy_file_range` shares the blocks of files where the file system can (Btrfs, XFS, ZFS), and otherwise copies in
 the kernel. Hard links are never made: an agent that appends to a file would change the original.
 
-**The tree of an agent** is walked from directory to directory, each opened in the one above: none can be replaced by a link
-meanwhile. It may be endlessly deep, wide or large, so the walk is bounded.
+**Walking.** The tree of an agent is hostile, and those of users are walked in the same way: from directory to directory, each
+opened in the one above, so that none can be replaced by a link meanwhile. A tree may be endlessly deep, wide or large, so the
+walk is bounded.
 """
 
-import contextlib
 import errno
 import hashlib
 import itertools
@@ -16,6 +16,8 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,11 +29,10 @@ MAX_BYTES: Final = 4 << 30
 """Maximum number of files, and of their bytes, in a workspace."""
 MAX_DEPTH: Final = 100
 _CHUNK: Final = 1 << 20
-_NOT_SUPPORTED: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 
 
-class WorkspaceProblem(Fatal):
-    """A workspace cannot be made, or not be read."""
+class WorkspaceProblem(UsageError, Fatal):
+    """A workspace cannot be made, or not be read: a usage error before the run, and during it the end of the trial."""
 
 
 class Fact(NamedTuple):
@@ -39,7 +40,6 @@ class Fact(NamedTuple):
 
     mode: int
     size: int
-    mtime_ns: int
     ctime_ns: int
     """It cannot be set by a program: a file whose time has not changed is unchanged."""
     sha256: str = ""
@@ -54,109 +54,8 @@ Places = dict[str, tuple[int, int]]
 """Relative path of a file → its inode and ctime, after it was copied."""
 
 
-def index_tree(root: Path, skip: frozenset[str] = frozenset()) -> Index:
-    """Return the contents of a user's directory, without those of the paths `skip`; raise a `UsageError` for a bad one."""
-    index, size, top = Index(), 0, os.path.realpath(root)
-    directories = [""]
-    while directories:
-        directory = directories.pop()
-        with os.scandir(os.path.join(root, directory)) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                path, status = os.path.join(directory, entry.name), entry.stat(follow_symlinks=False)
-                if path in skip:
-                    continue
-                sha256, target = "", ""
-                if stat.S_ISLNK(status.st_mode):
-                    target = _inner_target(root, top, path)
-                    sha256 = hashlib.sha256(os.fsencode(target)).hexdigest()
-                elif stat.S_ISDIR(status.st_mode):
-                    directories.append(path)
-                elif stat.S_ISREG(status.st_mode):
-                    size += status.st_size
-                    if size > MAX_BYTES:
-                        raise UsageError(f"{root} is larger than {MAX_BYTES >> 30} GiB; a workspace is copied for each attempt")
-                    sha256 = _file_hash(entry.path)
-                else:
-                    raise UsageError(f"{entry.path} is not a file, a directory or a link; a workspace cannot contain it")
-                if len(index) >= MAX_FILES:
-                    raise UsageError(f"{root} has more than {MAX_FILES:,} files; a workspace is copied for each attempt")
-                index[path] = Fact(status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, sha256, target)
-    return dict(sorted(index.items()))
-
-
-def _inner_target(root: Path, top: str, path: str) -> str:
-    """Return the target of a link; raise a `UsageError` if it is outside the tree, which a copy would share."""
-    target = os.readlink(root / path)
-    real_path = os.path.realpath(root / path)
-    if os.path.isabs(target) or (real_path != top and not real_path.startswith(os.path.join(top, ""))):
-        problem = "an absolute path" if os.path.isabs(target) else "outside the directory"
-        raise UsageError(f"the link {root / path} points to {target}, {problem}, which all attempts would share; remove it")
-    return target
-
-
-def _file_hash(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def digest_of(index: Index) -> str:
-    """Return the digest of a tree: of names, contents, and which files are executable."""
-    lines = (f"{path}\0{fact.sha256}\0{fact.mode & stat.S_IXUSR}\n" for path, fact in index.items() if fact.sha256)
-    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-
-def copy_tree(source: Path, target: Path, index: Index, *, is_own: bool = True) -> Places:
-    """Copy what an index lists to a new directory; with `is_own`, raise if it was changed since it was indexed."""
-    places, root, new_root = Places(), os.path.join(source, ""), os.path.join(target, "")
-    os.makedirs(target)
-    modes: list[tuple[str, int]] = []
-    for path, fact in index.items():
-        new_path = new_root + path
-        if fact.target:
-            os.symlink(fact.target, new_path)
-        elif stat.S_ISDIR(fact.mode):
-            os.mkdir(new_path, 0o700)
-            modes.append((new_path, stat.S_IMODE(fact.mode) & 0o777))
-        else:
-            places[path] = _copy_file(root + path, new_path, fact, is_own=is_own)
-    for new_path, mode in reversed(modes):
-        if mode != 0o700:  # noqa: PLR2004  # as it was made
-            os.chmod(new_path, mode)
-    return places
-
-
-def _copy_file(source: str, target: str, fact: Fact, *, is_own: bool) -> tuple[int, int]:
-    old = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if is_own and os.fstat(old).st_ctime_ns != fact.ctime_ns:
-            raise WorkspaceProblem(f"{source} was changed while the run was using it; resume the run")
-        new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(fact.mode) & 0o777)
-        try:
-            _copy_content(old, new, fact.size)
-            os.utime(new, ns=(fact.mtime_ns, fact.mtime_ns))  # Build tools compare it.
-            status = os.fstat(new)
-            return status.st_ino, status.st_ctime_ns
-        finally:
-            os.close(new)
-    finally:
-        os.close(old)
-
-
-def _copy_content(old: int, new: int, size: int) -> None:
-    try:
-        while size > 0 and (count := os.copy_file_range(old, new, size)):
-            size -= count
-    except (AttributeError, OSError) as exc:
-        if isinstance(exc, OSError) and exc.errno not in _NOT_SUPPORTED:
-            raise
-        while size > 0 and (content := os.read(old, min(size, _CHUNK))):
-            size -= len(content)
-            with open(new, "wb", closefd=False) as file:
-                file.write(content)
-
-
 class TreeEntry(NamedTuple):
-    """An entry of an agent's tree."""
+    """An entry of a tree, while the directory that contains it is open."""
 
     path: str
     status: os.stat_result
@@ -165,38 +64,30 @@ class TreeEntry(NamedTuple):
     """The opened directory that contains it."""
 
 
-def walk(root: Path, *, with_git: bool = False) -> Iterator[TreeEntry | str]:
-    """Yield what is in the tree of an agent; a text is why something in it was not read. `.git` at its top only `with_git`."""
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def walk(root: Path | str, skipped: str = "", *, prefix: str = "", parent: int | None = None) -> Iterator[TreeEntry | str]:
+    """Yield what is in a tree, without the path `skipped`; a text is why something in it was not read.
+
+    `prefix` and `parent` are the path of a directory in the tree, and the opened directory that contains it.
+    """
+    directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
-        yield from _walk(top, "", 0, "" if with_git else ".git")
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, MAX_FILES))
+        for name in names:
+            path = prefix + name
+            if path == skipped:
+                continue
+            try:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                yield TreeEntry(path, status, name, directory)
+                if stat.S_ISDIR(status.st_mode) and path.count("/") >= MAX_DEPTH:
+                    yield f"{printable_path(path)} is nested too deeply"
+                elif stat.S_ISDIR(status.st_mode):
+                    yield from walk(name, skipped, prefix=f"{path}/", parent=directory)
+            except OSError as exc:
+                yield f"{printable_path(path)} cannot be read: {exc.strerror}"
     finally:
-        os.close(top)
-
-
-def _walk(directory: int, prefix: str, depth: int, skipped: str) -> Iterator[TreeEntry | str]:
-    with os.scandir(directory) as entries:
-        names = sorted(entry.name for entry in itertools.islice(entries, MAX_FILES))
-    for name in names:
-        path = prefix + name
-        if path == skipped:
-            continue
-        try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            yield TreeEntry(path, status, name, directory)
-            if not stat.S_ISDIR(status.st_mode):
-                continue
-            if depth >= MAX_DEPTH:
-                yield f"{printable_path(path)} is nested too deeply"
-                continue
-            child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        except OSError as exc:
-            yield f"{printable_path(path)} cannot be read: {exc.strerror}"
-            continue
-        try:
-            yield from _walk(child, f"{path}/", depth + 1, skipped)
-        finally:
-            os.close(child)
+        os.close(directory)
 
 
 def printable_path(path: str) -> str:
@@ -204,57 +95,114 @@ def printable_path(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def open_entry(entry: TreeEntry) -> int:
-    """Open a file of an agent's tree; raise an OSError if it was replaced meanwhile."""
-    file = os.open(entry.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=entry.parent)
+def open_file(path: str | Path, flags: int = os.O_RDONLY, *, parent: int | None = None) -> int:
+    """Open a regular file, in an opened directory; raise an OSError if it is anything else, such as a link."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=parent)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "it is not a file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return file
 
 
-def copy_agent_tree(source: Path, target: Path, *, with_git: bool = False) -> None:
-    """Copy the files and the directories of an agent's tree, and links that stay inside it; raise if it is too large."""
+def _walk_bounded(root: Path) -> Iterator[TreeEntry | str]:
+    """Walk through a tree that will be copied; raise a `WorkspaceProblem` if it is too large."""
+    size = 0
+    for number, entry in enumerate(walk(root)):
+        if not isinstance(entry, str) and stat.S_ISREG(entry.status.st_mode):
+            size += entry.status.st_size
+        if number >= MAX_FILES or size > MAX_BYTES:
+            limit = f"has more than {MAX_FILES:,} files" if number >= MAX_FILES else f"is larger than {MAX_BYTES >> 30} GiB"
+            raise WorkspaceProblem(f"{root} {limit}; a workspace is copied for each attempt")
+        yield entry
+
+
+def index_tree(root: Path) -> Index:
+    """Return the contents of a user's directory; raise a `WorkspaceProblem` for a bad one."""
+    index = Index()
+    for entry in _walk_bounded(root):
+        if isinstance(entry, str):
+            raise WorkspaceProblem(f"{root}: {entry}")
+        status, sha256, target = entry.status, "", ""
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(entry.name, dir_fd=entry.parent)
+            if problem := _leads_outside(root, entry.path, target):
+                link = f"the link {root / entry.path} points to {target}, {problem}"
+                raise WorkspaceProblem(f"{link}, which all attempts would share; remove it")
+            sha256 = hashlib.sha256(os.fsencode(target)).hexdigest()
+        elif stat.S_ISREG(status.st_mode):
+            with open(open_file(entry.name, parent=entry.parent), "rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        elif not stat.S_ISDIR(status.st_mode):
+            raise WorkspaceProblem(f"{root / entry.path} is not a file, a directory or a link; a workspace cannot contain it")
+        index[entry.path] = Fact(status.st_mode, status.st_size, status.st_ctime_ns, sha256, target)
+    return index
+
+
+def _leads_outside(root: Path, path: str, target: str) -> str:
+    """Return how a link leaves the tree; empty if it does not."""
+    if os.path.isabs(target):
+        return "an absolute path"
+    is_inside = Path(os.path.realpath(root / path)).is_relative_to(os.path.realpath(root))
+    return "" if is_inside else "outside the directory"
+
+
+def digest_of(index: Index) -> str:
+    """Return the digest of a tree: of names, contents, and which files are executable."""
+    facts = sorted(index.items())
+    lines = (f"{path}\0{fact.sha256}\0{fact.mode & stat.S_IXUSR}\n" for path, fact in facts if fact.sha256)
+    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def copy_tree(source: Path, target: Path, index: Index | None = None) -> Places:
+    """Copy a tree to a new directory; raise a `WorkspaceProblem` if it was changed since it was indexed, or is too large.
+
+    Of the tree of an agent, which has no index, only what belongs into a workspace is copied: files that can be read, and
+    links that stay inside. The owner may always write directories.
+    """
     os.makedirs(target)
-    size, top = 0, os.path.realpath(source)
-    for number, entry in enumerate(walk(source, with_git=with_git)):
+    places, times, new_root = Places(), dict[str, int](), os.path.join(target, "")
+    for entry in _walk_bounded(source):
         if isinstance(entry, str):
             continue
-        new_path, mode = target / entry.path, entry.status.st_mode
-        if number >= MAX_FILES:
-            raise WorkspaceProblem(f"the workspace has more than {MAX_FILES:,} files")
+        new_path, mode = new_root + entry.path, entry.status.st_mode
+        times[entry.path] = entry.status.st_ctime_ns
         if stat.S_ISDIR(mode):
-            os.mkdir(new_path, 0o700)
+            os.mkdir(new_path, mode & 0o777 | stat.S_IRWXU)
+        elif stat.S_ISREG(mode):
+            with suppress(PermissionError):
+                places[entry.path] = _copy_file(entry, new_path)
         elif stat.S_ISLNK(mode):
             link = os.readlink(entry.name, dir_fd=entry.parent)
-            real_path = os.path.realpath(source / entry.path)
-            if not os.path.isabs(link) and real_path.startswith(os.path.join(top, "")):
+            if not _leads_outside(source, entry.path, link):
                 os.symlink(link, new_path)
-        elif stat.S_ISREG(mode):
-            size += entry.status.st_size
-            if size > MAX_BYTES:
-                raise WorkspaceProblem(f"the workspace is larger than {MAX_BYTES >> 30} GiB")
-            with contextlib.suppress(PermissionError):
-                _copy_entry(entry, new_path)
+    if index is not None and (changed := times.items() ^ {(path, fact.ctime_ns) for path, fact in index.items()}):
+        raise WorkspaceProblem(f"{source / min(changed)[0]} was changed while the run was using it; resume the run")
+    return places
 
 
-def _copy_entry(entry: TreeEntry, target: Path) -> None:
-    old = open_entry(entry)
-    try:
-        new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.status.st_mode & 0o777 | stat.S_IRUSR)
+def _copy_file(entry: TreeEntry, target: str) -> tuple[int, int]:
+    """Copy a file, and return the place of the copy."""
+    size, mode = entry.status.st_size, entry.status.st_mode & 0o777 | stat.S_IRUSR
+    with (
+        open(open_file(entry.name, parent=entry.parent), "rb", buffering=0) as old,
+        open(target, "xb", opener=partial(os.open, mode=mode)) as new,
+    ):
         try:
-            _copy_content(old, new, entry.status.st_size)
-        finally:
-            os.close(new)
-    finally:
-        os.close(old)
+            while size > 0 and (count := os.copy_file_range(old.fileno(), new.fileno(), size)):
+                size -= count
+        except (AttributeError, OSError):  # It is not supported here; any other problem is raised again.
+            while size > 0 and (content := old.read(min(size, _CHUNK))):
+                size -= new.write(content)
+            new.flush()
+        os.utime(new.fileno(), ns=(entry.status.st_mtime_ns, entry.status.st_mtime_ns))  # Build tools compare it.
+        status = os.fstat(new.fileno())
+    return status.st_ino, status.st_ctime_ns
 
 
 def write_file(root: Path, path: str, content: bytes, mode: int = 0o644) -> None:
     """Write a file into a tree, in place of whatever is there; a link on the way to it is replaced by a directory."""
-    directory = root
-    for part in Path(path).parts[:-1]:
-        directory /= part
+    for parent in reversed(Path(path).parents[:-1]):
+        directory = root / parent
         if directory.is_symlink() or (os.path.lexists(directory) and not directory.is_dir()):
             directory.unlink()
         directory.mkdir(exist_ok=True)
@@ -262,9 +210,8 @@ def write_file(root: Path, path: str, content: bytes, mode: int = 0o644) -> None
     if target.is_dir() and not target.is_symlink():
         remove_tree(target)
     target.unlink(missing_ok=True)
-    file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with open(file, "wb") as stream:
-        stream.write(content)
+    with open(target, "xb", opener=partial(os.open, mode=mode)) as file:
+        file.write(content)
 
 
 def remove_tree(path: Path) -> bool:

@@ -4,7 +4,6 @@ A directory with a `SKILL.md` is a skill: it is added where agents look for skil
 to the top of the workspace.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,11 +29,6 @@ def variant_files(directory: str | None) -> dict[str, bytes]:
     places = [f"{place}/{name}/" for place in SKILL_DIRECTORIES] if (root / "SKILL.md").is_file() else [""]
     contents = {path: (root / path).read_bytes() for path in paths}
     return {relative_path(f"{place}{path}", _FLAG): content for place in places for path, content in contents.items()}
-
-
-def files_of(tasks: Mapping[str, Any]) -> dict[str, dict[str, bytes]]:
-    """Return the files of each variant's task."""
-    return {variant: variant_files(getattr(task, "variant_files", None)) for variant, task in tasks.items()}
 
 
 def files_definition(directory: str | None) -> dict[str, Any]:

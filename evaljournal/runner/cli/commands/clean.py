@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import trio
 
+from evaljournal.journal.ownership import is_own_run
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import RunType
@@ -15,7 +16,6 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.sessions.rescore import Cleaning
-from evaljournal.runner.sessions.set_ups import is_own
 
 
 @click.command()
@@ -36,7 +36,7 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     view = open_run(run)
     exit_if_damaged(view.problem)
     with user_code(), unwrap_exception_groups():
-        if not is_own(run):
+        if not is_own_run(run):
             raise UsageError(f"{run} has sessions of another user or machine; clean it there")
         before = len(view.state.set_ups.open)
         evaluation, _ = locate_evaluation(run, reference, verb="clean", state=RunState())

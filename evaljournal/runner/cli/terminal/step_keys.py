@@ -1,15 +1,12 @@
 """How `show` explains which steps were compared: what their keys leave out, and where two requests differ first."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from evaljournal.journal import read
-from evaljournal.journal.events import SegmentOpened
-from evaljournal.journal.ownership import own_hashes
-from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.journal import JournalError
+from evaljournal.journal.ownership import is_own_run
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.text import printable
 from evaljournal.runner.errors import UsageError
@@ -21,15 +18,10 @@ _MAX_TEXT = 200
 def recorded_rules(path: Path, settings: Mapping[str, Any]) -> KeyRules:
     """Return what the keys of a run leave out. A pattern of a run that the user has not written is not executed."""
     patterns = settings.get("key_without")
-    if not isinstance(patterns, list) or not patterns:
-        return NO_RULES
-    first = next(iter(read(path, load_blobs=False))).event
-    if not (isinstance(first, SegmentOpened) and own_hashes(first.run)):
-        return NO_RULES
-    try:
-        return KeyRules.parse(map(str, patterns))
-    except UsageError:
-        return NO_RULES
+    with suppress(UsageError, JournalError):
+        if isinstance(patterns, list) and patterns and is_own_run(path):
+            return KeyRules.parse(map(str, patterns))
+    return NO_RULES
 
 
 def difference_of(attempt: AttemptDetails, rules: KeyRules) -> tuple[str, str] | None:
@@ -39,12 +31,7 @@ def difference_of(attempt: AttemptDetails, rules: KeyRules) -> tuple[str, str] |
         return None
     if recorded.name != asked.name:
         return printable(recorded.name, _MAX_TEXT), printable(asked.name, _MAX_TEXT)
-    return first_difference(_compared(recorded, rules), _compared(asked, rules))
-
-
-def _compared(step: StepDetails, rules: KeyRules) -> str:
-    value = without_identity(endpoint_of_step(step.name), step.input)[0]
-    return rules.shorten(orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS).decode())
+    return first_difference(*(rules.request_text(step.name, step.input) for step in (recorded, asked)))
 
 
 def comparison_lines(attempt: AttemptDetails, rules: KeyRules) -> Iterator[str]:

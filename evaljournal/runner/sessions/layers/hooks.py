@@ -5,7 +5,7 @@ must run when the task was cancelled.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -15,7 +15,7 @@ from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
 from evaljournal.replay.state.set_ups import HANDLE
-from evaljournal.runner.calls import OnLateResult, Task, TrialInput
+from evaljournal.runner.calls import OnLateResult, Task, TrialInput, WrappedTask
 from evaljournal.runner.calls.attached import attachments, set_attachments
 from evaljournal.runner.calls.function import FunctionTask
 from evaljournal.runner.calls.notes import note_sink, start_phase
@@ -41,49 +41,21 @@ class HooksLayer(PhasesLayer):
         timeout: float | None,
         grace: float,
     ) -> None:
-        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled."""
+        """A teardown may take `timeout` seconds, or `grace` if its attempt was cancelled.
+
+        Functions are called with their arguments by name.
+        """
         super().__init__(timeout)
         self._hooks = hooks
         self._grace = grace
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
         """Return a task with a set-up, a teardown, or both."""
-        return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace)
+        return WrappedTask(task, self._call)
 
-
-class HookedTask:
-    """A task with a set-up, a teardown, or both."""
-
-    takes_trial: bool = True
-
-    def __init__(
-        self,
-        task: Task,
-        hooks: Mapping[Role, tuple[Hook, FunctionTask]],
-        *,
-        timeout: float | None,
-        grace: float,
-    ) -> None:
-        """See `HooksLayer` for the parameters.
-
-        Functions are called with their arguments by name.
-        """
-        self._task = task
-        self._hooks = hooks
-        self._timeout = math.inf if timeout is None else timeout
-        self._grace = grace
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-        """The event loop of the task; None for a plain function."""
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
-
-    async def call(self, trial: TrialInput, on_late: OnLateResult, /) -> Any:
+    async def _call(self, task: Task, trial: TrialInput, on_late: OnLateResult) -> Any:
         """Set up, call the task and tear down; the error of a teardown is noted."""
-        arguments = arguments_for(trial)
+        arguments = arguments_for(trial.trial, trial.case)
         if "setup" in self._hooks:
             hook, function = self._hooks["setup"]
             # A plain function cannot be cancelled, and the teardown needs its value.
@@ -92,37 +64,42 @@ class HookedTask:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             start_phase("task")
-            return await self._task.call(trial if self._task.takes_trial else arguments, on_late)
+            return await task.call(trial if task.takes_trial else arguments, on_late)
         finally:
             if "teardown" in self._hooks:
                 await self._tear_down(arguments)
 
     async def _set_up(self, hook: Hook, function: FunctionTask, arguments: Mapping[str, Any]) -> Any:
-        if "teardown" not in self._hooks:
-            return await _run_phase(hook, function, arguments)
-        value = await _run_phase(hook, function, arguments, has_handle=True)
-        if (steps := current_steps()) is not None and steps.sync is not None:
+        has_handle = "teardown" in self._hooks
+        value = await _run_phase(hook, function, arguments, has_handle=has_handle)
+        if has_handle and (steps := current_steps()) is not None and steps.sync is not None:
             with trio.CancelScope(shield=True):
                 await steps.sync()  # Otherwise a kill could leave a sandbox without a handle.
         return value
 
     async def _tear_down(self, arguments: Mapping[str, Any]) -> None:
-        limit = self._grace if trio.current_effective_deadline() == -math.inf else self._timeout
-        error: BaseException = TimeoutError(f"it did not end within {limit:g} s")
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + limit) as scope:
-            try:
-                await _run_phase(*self._hooks["teardown"], arguments)
-            except trio.Cancelled:
+        limit = self._grace if trio.current_effective_deadline() == -math.inf else self.timeout or math.inf
+        error = await call_teardown(lambda: _run_phase(*self._hooks["teardown"], arguments), limit, shield=True)
+        if error and (sink := note_sink()) is not None:
+            sink({TEARDOWN_FAILED: error})
+
+
+async def call_teardown(call: Callable[[], Awaitable[object]], limit: float, *, shield: bool = False) -> dict[str, str]:
+    """Call a teardown, which may take `limit` seconds; return its error as it is noted, or nothing."""
+    error: BaseException = TimeoutError(f"it did not end within {limit:g} s")
+    with trio.CancelScope(shield=shield, deadline=trio.current_time() + limit) as scope:
+        try:
+            await call()
+        except trio.Cancelled:
+            raise
+        except BaseException as exc:
+            if is_from_signal(exc):
                 raise
-            except BaseException as exc:
-                if is_from_signal(exc):
-                    raise
-                error = error if scope.cancel_called else exc
-            else:
-                return
-        if (sink := note_sink()) is not None:
-            description = describe(error)
-            sink({TEARDOWN_FAILED: {"error": description.type, "message": description.message}})
+            error = error if scope.cancel_called else exc
+        else:
+            return {}
+    description = describe(error)
+    return {"error": description.type, "message": description.message}
 
 
 async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str, Any], *, has_handle: bool = False) -> Any:

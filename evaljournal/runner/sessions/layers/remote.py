@@ -1,16 +1,17 @@
 """Calls in a worker instead of this process, and a gateway for the model calls of a task."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from evaljournal.runner.calls import Task
+from evaljournal.runner.calls import Task, WrappedTask
 from evaljournal.runner.calls.notes import PHASE_NOTE
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.layers import Layer
-from evaljournal.runner.steps.gateway.gateway import Gateway, GatewayTask
+from evaljournal.runner.steps.gateway.gateway import Gateway
 from evaljournal.runner.workers.driver import Workers
-from evaljournal.runner.workers.remote_task import RemoteTask
+from evaljournal.runner.workers.remote_task import call_in_worker
 
 
 class RemoteLayer(Layer):
@@ -21,7 +22,7 @@ class RemoteLayer(Layer):
 
     def wrap(self, task: Task, variant: str) -> Task:
         """Return a task that is called in the worker that has a place for it."""
-        return RemoteTask(task, variant, self._workers)
+        return WrappedTask(task, partial(call_in_worker, self._workers, variant))
 
     def noted(self, work: TrialWork, scope: CallScope, values: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Discard phases that a worker reports although the task has none."""
@@ -36,4 +37,4 @@ class GatewayLayer(Layer):
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
         """Return a task that calls models through the gateway."""
-        return GatewayTask(task, self._gateway)
+        return WrappedTask(task, self._gateway.call, takes_trial=task.takes_trial)

@@ -177,20 +177,6 @@ def _token_prefix() -> str:
     return prefix
 
 
-class GatewayTask:
-    """A task whose attempts have an address in a gateway."""
-
-    def __init__(self, task: Task, gateway: Gateway) -> None:
-        self._task = task
-        self._gateway = gateway
-        self.takes_trial = task.takes_trial
-        self.request = getattr(task, "request", None)
-
-    async def call(self, value: Any, on_late: OnLateResult) -> Any:
-        """Call the task."""
-        return await self._gateway.call(self._task, value, on_late)
-
-
 @asynccontextmanager
 async def open_gateway(providers: Sequence[Provider]) -> AsyncGenerator[Gateway]:
     """Serve a gateway to these providers on a free port."""

@@ -1,14 +1,12 @@
 """The error of a call without a recorded reply: its trial and step, the nearest recorded request, and the first difference."""
 
 from collections.abc import Collection
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from evaljournal.replay.text import printable
 from evaljournal.runner.steps.admission import NotSent
 from evaljournal.runner.steps.attempt_steps import Step
-from evaljournal.runner.steps.keys import KeyRules, endpoint_of_step, first_difference, without_identity
+from evaljournal.runner.steps.keys import KeyRules, common_length, first_difference
 from evaljournal.runner.steps.replies.recorded import RecordedReply
 
 _NAME_CHARS: Final = 60
@@ -19,12 +17,6 @@ class ReplyMissing(NotSent):
     """No reply is recorded for a call, so it was not made."""
 
 
-def compared_text(name: str, value: Any, rules: KeyRules) -> str:
-    """Return a request as text, without what the keys of model calls leave out."""
-    compared, _ = without_identity(endpoint_of_step(name), value)
-    return rules.shorten(orjson.dumps(compared, default=repr, option=orjson.OPT_SORT_KEYS).decode())
-
-
 def missing_step(trial: str, step: Step, replies: Collection[RecordedReply], rules: KeyRules, sources: str) -> ReplyMissing:
     """Return the error of a step that has no reply; `replies` are those of its trial that were not used."""
     name = printable(step.name, _NAME_CHARS)
@@ -33,11 +25,11 @@ def missing_step(trial: str, step: Step, replies: Collection[RecordedReply], rul
     if failed is not None:
         error = printable(f"{failed.error}: {failed.message}", _TEXT_CHARS)
         return ReplyMissing(f"{problem}: it failed in {sources} ({error}); --replay-errors replays failures")
-    asked = compared_text(step.name, step.input.value, rules)
-    texts = {reply.step: compared_text(reply.name, reply.input, rules) for reply in replies if not reply.error}
+    asked = rules.request_text(step.name, step.input.value)
+    texts = {reply.step: rules.request_text(reply.name, reply.input) for reply in replies if not reply.error}
     nearest = max(
         (reply for reply in replies if not reply.error),
-        key=lambda reply: (reply.name == step.name, _common(texts[reply.step], asked), -reply.step),
+        key=lambda reply: (reply.name == step.name, common_length(texts[reply.step], asked), -reply.step),
         default=None,
     )
     if nearest is None:
@@ -57,9 +49,3 @@ def difference_text(difference: tuple[str, str] | None) -> str:
         return ", whose recorded part is the same"
     recorded, asked = (printable(text, _TEXT_CHARS) for text in difference)
     return f"\n  recorded: {recorded}\n  asked:    {asked}"
-
-
-def _common(first: str, second: str) -> int:
-    """Return how many characters two texts begin with alike."""
-    shorter = min(len(first), len(second))
-    return next((index for index in range(shorter) if first[index] != second[index]), shorter)

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
 
-from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.calls import OnLateResult, Task, WrappedTask
 from evaljournal.runner.calls.dialects import dialect_by_name, names
 from evaljournal.runner.calls.http import address
 from evaljournal.runner.errors import UsageError
@@ -93,37 +94,28 @@ def _is_local(host: Any) -> bool:
     return ip.is_loopback or ip.is_unspecified
 
 
-class OfflineTask:
-    """A task, or a scorer, whose call fails if it tried to connect to another machine, whatever it made of the error."""
+def offline_task(task: Task, label: str) -> WrappedTask:
+    """Return a task, or a scorer, whose call fails if it tried to connect to another machine, whatever it made of the error."""
+    return WrappedTask(task, partial(_call_offline, label), takes_trial=task.takes_trial)
 
-    def __init__(self, task: Task, label: str) -> None:
-        self._task, self._label = task, label
-        self.takes_trial = task.takes_trial
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
 
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
+async def _call_offline(label: str, task: Task, value: Any, on_late: OnLateResult) -> Any:
+    errors: list[OfflineError] = []
+    _errors.set(errors)
+    try:
+        output = await task.call(value, on_late)
+    except Exception as exc:
+        error = _error_in(exc) or (errors[0] if errors else None)
+        if error is None:
+            raise
+        raise _named(label, error) from exc
+    if errors:
+        raise _named(label, errors[0])
+    return output
 
-    async def call(self, value: Any, on_late: OnLateResult, /) -> Any:
-        """Call the task."""
-        errors: list[OfflineError] = []
-        _errors.set(errors)
-        try:
-            output = await self._task.call(value, on_late)
-        except Exception as exc:
-            error = _error_in(exc) or (errors[0] if errors else None)
-            if error is None:
-                raise
-            raise self._named(error) from exc
-        if errors:
-            raise self._named(errors[0])
-        return output
 
-    def _named(self, error: OfflineError) -> OfflineError:
-        return OfflineError(f"{self._label} is {error}; record its reply, or run without --offline")
+def _named(label: str, error: OfflineError) -> OfflineError:
+    return OfflineError(f"{label} is {error}; record its reply, or run without --offline")
 
 
 def _error_in(exc: BaseException) -> OfflineError | None:
