@@ -101,6 +101,7 @@ class OfflineTask:
         self.takes_trial = task.takes_trial
         self.request = getattr(task, "request", None)
         self.loop = getattr(task, "loop", "trio")
+        self.is_answered = getattr(task, "is_answered", None)
 
     @property
     def blocking_calls(self) -> int:
