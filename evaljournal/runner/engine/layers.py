@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.fact import fact
-from evaljournal.runner.calls import Task
+from evaljournal.runner.calls import OnLateResult, Task
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Returned
 
 if TYPE_CHECKING:
@@ -86,6 +86,40 @@ class Layer:
     def over_limit(self, work: "TrialWork", usage: Any) -> Rejected | None:  # noqa: ARG002
         """Return why a trial may not continue; `usage` is that of an output which is not recorded yet."""
         return None
+
+
+class SurroundingTask:
+    """A task around another one, for `Layer.wrap`; override `call`."""
+
+    takes_trial: bool = True
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.request = getattr(task, "request", None)
+        self.loop = getattr(task, "loop", "trio")
+        """The event loop of the task; None for a plain function."""
+
+    @property
+    def blocking_calls(self) -> int:
+        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
+        return getattr(self._task, "blocking_calls", 0)
+
+    async def call(self, value: Any, on_late: OnLateResult, /) -> Any:
+        """Call the task."""
+        return await self._task.call(value, on_late)
+
+
+async def unless_failed(call: Awaitable[Any], failures: Sequence[Exception]) -> Any:
+    """Return what a call returns; if there are failures when it ends, raise the first, whatever the call made of it."""
+    try:
+        output = await call
+    except Exception as exc:
+        if not failures or exc is failures[0]:
+            raise
+        raise failures[0] from exc
+    if failures:
+        raise failures[0]
+    return output
 
 
 class Layers:

@@ -38,7 +38,7 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
-from evaljournal.runner.engine.layers import Layer
+from evaljournal.runner.engine.layers import Layer, SurroundingTask, unless_failed
 from evaljournal.runner.errors import RunChanged, UsageError
 from evaljournal.runner.scorers.llm_judge import ChatScorer, JudgeClient, OpenChatScorer
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
@@ -182,20 +182,12 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
         raise RunChanged(problem, hint=hint)
 
 
-class ReplayedTask:
+class ReplayedTask(SurroundingTask):
     """A task whose steps are answered from recorded replies."""
 
-    takes_trial: bool = True
-
     def __init__(self, task: Task, replies: Replies, in_thread: InThread) -> None:
-        self._task, self._replies, self._in_thread = task, replies, in_thread
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
+        super().__init__(task)
+        self._replies, self._in_thread = replies, in_thread
 
     async def call(self, trial: TrialWork, on_late: OnLateResult, /) -> Any:
         """Call the task; end the attempt with the first call that has no reply, whatever the task makes of it."""
@@ -205,24 +197,18 @@ class ReplayedTask:
         attempt = _Attempt(self._replies, recorded or TrialReplies(trial=""))
         steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=self._replies.errors))
         steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
-        try:
-            output = await self._task.call(trial if self._task.takes_trial else trial.case.input, on_late)
-        except Exception as exc:
-            if attempt.miss is None or exc is attempt.miss:
-                raise
-            raise attempt.miss from exc
-        if attempt.miss is not None:
-            raise attempt.miss
-        return output
+        return await unless_failed(
+            self._task.call(trial if self._task.takes_trial else trial.case.input, on_late), attempt.misses
+        )
 
 
 @attrs.define(eq=False)
 class _Attempt:
-    """An attempt with recorded replies, and its first miss."""
+    """An attempt with recorded replies, and its misses."""
 
     _replies: Replies
     recorded: TrialReplies
-    miss: ReplyMissing | None = None
+    misses: list[ReplyMissing] = attrs.field(init=False, factory=list[ReplyMissing])
     _used: set[Origin] = attrs.field(init=False)
     """The replies that were used, and all of the same trial."""
 
@@ -245,7 +231,7 @@ class _Attempt:
         unused += [reply for reply in self.recorded.steps if reply.error]
         names, rules = self._replies.names, steps.key_rules
         error = missing_reply(steps.trial, key, step.input.value, unused, names, step=step.number, rules=rules)
-        self.miss = self.miss or error
+        self.misses.append(error)
         steps.fail(step, error)
         raise error
 

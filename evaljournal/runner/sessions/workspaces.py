@@ -39,6 +39,7 @@ from evaljournal.runner.calls.workspaces.programs import WORKSPACE, end_programs
 from evaljournal.runner.calls.workspaces.trees import Places, remove_tree, write_file
 from evaljournal.runner.definition.settings import Keep, Settings
 from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.engine.layers import SurroundingTask
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
@@ -212,22 +213,13 @@ class WorkspaceLayer(PhasesLayer):
         return WorkspaceTask(task, self._workspaces, self._files[variant])
 
 
-class WorkspaceTask:
+class WorkspaceTask(SurroundingTask):
     """A task whose attempts have workspaces; around all other layers, so that set-ups and teardowns can use them."""
 
-    takes_trial = True
-
     def __init__(self, task: Task, workspaces: Workspaces, files: Mapping[str, bytes]) -> None:
-        self._task = task
+        super().__init__(task)
         self._files = files
         self._workspaces = workspaces
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
 
     async def call(self, work: TrialWork, on_late: OnLateResult, /) -> Any:
         """Make a workspace, call the task, end its programs, and note the changes."""

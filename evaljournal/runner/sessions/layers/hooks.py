@@ -20,6 +20,7 @@ from evaljournal.runner.calls.attached import attachments, set_attachments
 from evaljournal.runner.calls.function import FunctionTask
 from evaljournal.runner.calls.notes import note_sink, start_phase
 from evaljournal.runner.definition.hooks import Hook, Role, arguments_for
+from evaljournal.runner.engine.layers import SurroundingTask
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.sessions.layers.phases import PhasesLayer
@@ -51,10 +52,8 @@ class HooksLayer(PhasesLayer):
         return HookedTask(task, self._hooks, timeout=self.timeout, grace=self._grace)
 
 
-class HookedTask:
+class HookedTask(SurroundingTask):
     """A task with a set-up, a teardown, or both."""
-
-    takes_trial: bool = True
 
     def __init__(
         self,
@@ -68,18 +67,10 @@ class HookedTask:
 
         Functions are called with their arguments by name.
         """
-        self._task = task
+        super().__init__(task)
         self._hooks = hooks
         self._timeout = math.inf if timeout is None else timeout
         self._grace = grace
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-        """The event loop of the task; None for a plain function."""
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
 
     async def call(self, trial: TrialInput, on_late: OnLateResult, /) -> Any:
         """Set up, call the task and tear down; the error of a teardown is noted."""

@@ -1,13 +1,40 @@
 """An attempt or a scorer call fails if it tried to connect to another machine, whatever it made of the error."""
 
 from collections.abc import Iterable
+from typing import Any, Final
 
 import attrs
 
-from evaljournal.runner.calls import Task
-from evaljournal.runner.engine.layers import Layer
+from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.engine.layers import Layer, SurroundingTask, unless_failed
 from evaljournal.runner.scorers.scorer import OpenScorer
-from evaljournal.runner.steps.replies.offline import OfflineTask
+from evaljournal.runner.steps.replies.offline import OfflineError, watched_call
+
+_MAX_CAUSES: Final = 20
+
+
+class OfflineTask(SurroundingTask):
+    """A task, or a scorer, whose call fails with the error of its first connection."""
+
+    def __init__(self, task: Task, label: str) -> None:
+        super().__init__(task)
+        self._label = label
+        self.takes_trial = task.takes_trial
+        self.is_answered = getattr(task, "is_answered", None)
+
+    async def call(self, value: Any, on_late: OnLateResult, /) -> Any:
+        """Call the task."""
+        errors: list[OfflineError] = []
+        watched_call.set((f"{self._label} is ", errors))
+        try:
+            return await unless_failed(self._task.call(value, on_late), errors)
+        except Exception as exc:
+            link: BaseException | None = exc
+            for _ in range(_MAX_CAUSES):  # A connection of a thread that does not know which call it belongs to.
+                if isinstance(link, OfflineError) and link is not exc:
+                    raise link from exc
+                link = link and (link.__cause__ or link.__context__)
+            raise
 
 
 class OfflineLayer(Layer):

@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from ipaddress import ip_address
 from typing import Any, Final
 
-from evaljournal.runner.calls import OnLateResult, Task
 from evaljournal.runner.calls.dialects import dialect_by_name, names
 from evaljournal.runner.calls.http import address
 from evaljournal.runner.errors import UsageError
@@ -20,10 +19,10 @@ from evaljournal.runner.retries.classify import Fatal
 
 PLACEHOLDER: Final = "no-key-because-offline"
 """What stands for an API key that is not set."""
-_MAX_CAUSES: Final = 20
 _CONNECTS: Final = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 _LOOKUPS: Final = frozenset({"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"})
-_errors: Final[ContextVar[list["OfflineError"] | None]] = ContextVar("evaljournal_offline_errors", default=None)
+watched_call: Final[ContextVar[tuple[str, list["OfflineError"]]]] = ContextVar("evaljournal_offline_call")
+"""What is being called, for errors, and its errors."""
 _active = 0
 _is_hooked = False
 
@@ -73,10 +72,12 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if isinstance(target, tuple) and not _is_local(target[0]):
         host, port = (part.decode("idna") if isinstance(part, bytes) else part for part in target[:2])
-        error = OfflineError(f"offline, so nothing connects to {host}{'' if port is None else f':{port}'}")
-        errors = _errors.get()
-        if errors is not None:
-            errors.append(error)
+        label, errors = watched_call.get(("", []))
+        address_text = f"{host}{'' if port is None else f':{port}'}"
+        error = OfflineError(
+            f"{label}offline, so nothing connects to {address_text}; record its reply, or run without --offline"
+        )
+        errors.append(error)
         raise error
 
 
@@ -91,47 +92,3 @@ def _is_local(host: Any) -> bool:
     except ValueError:
         return False
     return ip.is_loopback or ip.is_unspecified
-
-
-class OfflineTask:
-    """A task, or a scorer, whose call fails if it tried to connect to another machine, whatever it made of the error."""
-
-    def __init__(self, task: Task, label: str) -> None:
-        self._task, self._label = task, label
-        self.takes_trial = task.takes_trial
-        self.request = getattr(task, "request", None)
-        self.loop = getattr(task, "loop", "trio")
-        self.is_answered = getattr(task, "is_answered", None)
-
-    @property
-    def blocking_calls(self) -> int:
-        """Number of consecutive calls, up to the last one, that blocked the event loop; see `FunctionTask`."""
-        return getattr(self._task, "blocking_calls", 0)
-
-    async def call(self, value: Any, on_late: OnLateResult, /) -> Any:
-        """Call the task."""
-        errors: list[OfflineError] = []
-        _errors.set(errors)
-        try:
-            output = await self._task.call(value, on_late)
-        except Exception as exc:
-            error = _error_in(exc) or (errors[0] if errors else None)
-            if error is None:
-                raise
-            raise self._named(error) from exc
-        if errors:
-            raise self._named(errors[0])
-        return output
-
-    def _named(self, error: OfflineError) -> OfflineError:
-        return OfflineError(f"{self._label} is {error}; record its reply, or run without --offline")
-
-
-def _error_in(exc: BaseException) -> OfflineError | None:
-    """Return the error of a connection among the causes of an exception."""
-    link: BaseException | None = exc
-    for _ in range(_MAX_CAUSES):
-        if link is None or isinstance(link, OfflineError):
-            return link
-        link = link.__cause__ or link.__context__
-    return None
