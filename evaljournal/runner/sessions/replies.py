@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 import trio
@@ -28,9 +28,8 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage_parts import REPLAYED
-from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.calls import OnLateResult, OpenableTask, Task
 from evaljournal.runner.calls.dialects.dialect import Answer
-from evaljournal.runner.calls.endpoint import HttpTask
 from evaljournal.runner.calls.notes import engine_note
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
@@ -40,7 +39,6 @@ from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.layers import Layer, SurroundingTask, unless_failed
 from evaljournal.runner.errors import RunChanged, UsageError
-from evaljournal.runner.scorers.llm_judge import ChatScorer, JudgeClient, OpenChatScorer
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step, current_steps
@@ -53,6 +51,9 @@ _Ending = RecordedReply | TrialReplies | Exception | None
 """The reply to the call of an attempt, what is recorded for the trial of a judge's, or the error that ends it."""
 _LOOKED_UP: Final = 100
 """Calls that are looked up at a time."""
+if TYPE_CHECKING:
+    from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
+
 _HTTP_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BATCHES: Final[Mapping[str, Any]] = {"batch": False, "batch_fallback": False, "batch_tokens": None}
 """Settings of a session with recorded replies: nothing is sent in batches."""
@@ -162,10 +163,20 @@ def _check_trust(evaluation: Evaluation[Any, Any, Any], replies: Replies, *, tru
     scorers = [scorer.function for scorer in evaluation.scorers.values() if not scorer.is_local]
     callees: list[object] = [*evaluation.tasks.values(), *scorers, *(hook.function for hook in evaluation.hooks.values())]
     foreign = [source.name for source in replies.sources if not source.is_own]
-    if foreign and not trust and not all(isinstance(callee, HttpTask | ChatScorer) for callee in callees):
+    if foreign and not trust and not all(map(_only_sends_requests, callees)):
         names = ", ".join(foreign)
         problem = f"the replies in {names} decide what your code does, and are not from a run that has ended on this machine"
         raise UsageError(problem, hint="if you trust them, add --trust (trust=True)")
+
+
+def _only_sends_requests(callee: object) -> bool:
+    """Return whether something is a chat model, an endpoint or a judge, which execute nothing."""
+    if not isinstance(callee, OpenableTask):
+        return False
+    from evaljournal.runner.calls.endpoint import HttpTask  # noqa: PLC0415  # functions need no HTTP client
+    from evaljournal.runner.scorers.llm_judge import ChatScorer  # noqa: PLC0415  # the same
+
+    return isinstance(callee, HttpTask | ChatScorer)
 
 
 def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
@@ -315,7 +326,7 @@ class ReplyDesk(StartGate):
             if isinstance(job, ScorerCall):
                 return recorded
             variant = job.state.variant
-            definition, task = cast("HttpTask", self._definitions[variant]).definition, cast("Any", self._tasks[variant])
+            definition, task = cast("Any", self._definitions[variant]).definition, cast("Any", self._tasks[variant])
             return self._replies.reply_to(recorded, job.trial, CALL, asked_of(mask_values(task.request(job.case)), definition))
         except Exception as exc:  # noqa: BLE001  # the attempt fails with it
             return exc
@@ -336,7 +347,7 @@ class ReplyDesk(StartGate):
 
 def is_single_call(definition: object) -> bool:
     """Return whether a task is a chat model or an endpoint that makes one call, without steps of its own."""
-    return isinstance(definition, HttpTask) and getattr(definition, "turns", None) is None
+    return _only_sends_requests(definition) and getattr(definition, "turns", None) is None
 
 
 class ReplayedCall:
@@ -368,7 +379,7 @@ class ReplayedJudge:
 
     takes_trial: bool = True
 
-    def __init__(self, task: OpenChatScorer, version: str, replies: Replies) -> None:
+    def __init__(self, task: "OpenChatScorer", version: str, replies: Replies) -> None:
         self._task, self._version, self._replies = task, version, replies
 
     async def call(self, job: ScorerCall, on_late: OnLateResult, /) -> Any:
@@ -376,7 +387,7 @@ class ReplayedJudge:
         if isinstance(recorded := job.permits[REPLAYED], Exception):
             raise recorded
         client = _RecordedClient(self._task.client, self._version, job.input, recorded, self._replies)
-        return await OpenChatScorer(self._task.scorer, client).call(job.input, on_late)
+        return await attrs.evolve(self._task, client=client).call(job.input, on_late)
 
     async def is_answered(self, job: ScorerCall, recorded: TrialReplies | None) -> bool:
         """Return whether all that a call asks is recorded: it is made without a model, and its result discarded."""
@@ -384,7 +395,7 @@ class ReplayedJudge:
         client = _RecordedClient(None, self._version, scorer_input, recorded, attrs.evolve(self._replies, goes_live=False))
         with trio.move_on_after(math.inf if self._task.scorer.timeout is None else self._task.scorer.timeout):
             try:
-                await OpenChatScorer(self._task.scorer, client).call(scorer_input, None)
+                await attrs.evolve(self._task, client=client).call(scorer_input, None)
             except Exception as exc:  # noqa: BLE001  # the call fails with it
                 return not isinstance(exc, ReplyMissing)
             return True
@@ -395,7 +406,7 @@ class ReplayedJudge:
 class _RecordedClient:
     """The client of a judge: the last recorded reply to the same question is the answer."""
 
-    _client: JudgeClient | None
+    _client: "JudgeClient | None"
     _version: str
     _input: ScorerInput
     _recorded: TrialReplies | None
@@ -436,8 +447,8 @@ def scorers_with_replies(scorers: Iterable[OpenScorer], replies: Replies) -> lis
     """Return scorers of which the judges are answered from recorded replies."""
 
     def replayed(scorer: OpenScorer) -> OpenScorer:
-        if not isinstance(scorer.task, OpenChatScorer):
+        if not _only_sends_requests(scorer.scorer.function):
             return scorer
-        return attrs.evolve(scorer, task=ReplayedJudge(scorer.task, scorer.scorer.version, replies))
+        return attrs.evolve(scorer, task=ReplayedJudge(cast("Any", scorer.task), scorer.scorer.version, replies))
 
     return list(map(replayed, scorers))

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from ipaddress import ip_address
 from typing import Any, Final
 
+from evaljournal.runner.calls import http
 from evaljournal.runner.calls.dialects import dialect_by_name, names
-from evaljournal.runner.calls.http import address
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 
@@ -49,14 +49,14 @@ def offline() -> Generator[None]:
         _is_hooked = True
         sys.addaudithook(_audit)
     variables = fill_keys()
-    address.missing_variable = PLACEHOLDER
+    http.missing_variable = PLACEHOLDER
     _active += 1
     try:
         yield
     finally:
         _active -= 1
         if not _active:
-            address.missing_variable = None
+            http.missing_variable = None
         for variable in variables:  # A later run of this process needs its own.
             os.environ.pop(variable, None)
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal.events import StepKind, StepReplayed
-from evaljournal.replay.state.usage import add
 from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.steps.admission import ReplayedFailure
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step
@@ -88,21 +87,14 @@ class RecordedReply(RecordedResult):
             yield reply
             yield from reply.all_inner
 
-    @property
-    def unpaid(self) -> dict[str, Any] | None:
-        """What it and the steps inside it used."""
-        usage: dict[str, Any] = {}
-        for reply in (self, *self.all_inner):
-            add(usage, reply.usage)
-        return usage or None
-
     def record_use(self, steps: AttemptSteps, step: Step) -> None:
         """Record that a step got this reply, after the steps inside it; raise if the reply is a failure."""
         if self.error:
             failure = ReplayedFailure(self.error, self.message, is_repeated=steps.has_result(step))
             steps.fail(step, failure)
             raise failure
-        self.record_inner(steps, step.number)
+        if self.inner:
+            self.record_inner(steps, step.number)
         input_to_record, continues = steps.inputs.record(step.number, step.input)
         self._record(steps, step.number, step.parent, input_to_record, continues)
 

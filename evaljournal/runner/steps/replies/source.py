@@ -14,8 +14,10 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Blob, Record, events, read
+from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import is_run
+from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
@@ -39,6 +41,8 @@ QUESTION: Final = "question"
 """In a packed file, the fingerprint of what a judge was asked, in place of its prompt."""
 _NOTES: Final = frozenset({ANSWER, JUDGE_NOTE, JUDGE_USAGE, REPLAYED})
 _NAME_CHARS: Final = 80
+_KEPT_BYTES: Final = 16 << 20
+"""Bytes of a run whose records are kept in memory after the first pass."""
 _DESTINATION: Final = ("base_url", "url", "method", "output_path", "error_path", "done_path")
 """Where a call goes, and which part of the reply is the output."""
 
@@ -86,6 +90,8 @@ class ReplySource:
     _starts: list[str] = attrs.field(init=False, factory=list[str])
     """Hashes of the starts of the run and its sessions."""
     _trials: dict[str, Entry] = attrs.field(init=False, factory=dict[str, Entry])
+    _records: dict[int, Record] = attrs.field(init=False, factory=dict[int, Record])
+    """The first records of a run, by location, which need not be read again."""
     _pool: dict[Key, list[Entry]] = attrs.field(init=False, factory=dict[Key, list[Entry]])
     """Key → trials with a reply that has it; empty unless replies of any trial are used."""
     _entries: dict[TrialKey, list[Entry]] = attrs.field(init=False, factory=dict[TrialKey, list[Entry]])
@@ -123,6 +129,8 @@ class ReplySource:
     def _locate(self, trial: str, record: Record) -> None:
         if (entry := self._trials.get(trial)) is not None:
             entry.locations.append(pack_location(record))
+            if record.segment == 1 and record.offset < _KEPT_BYTES:
+                self._records[entry.locations[-1]] = record
 
     def end_pass(self, *, pools: bool) -> None:
         """End the first pass; with `pools`, the replies of all trials can be used by any one."""
@@ -158,11 +166,16 @@ class ReplySource:
     def trials(self) -> Iterator[tuple[Entry, list[Record], TrialReplies]]:
         """Yield all trials with their records and replies."""
         for entry in self._trials.values():
-            records = self.records_at(entry.locations)
+            records = self._records_of(entry)
             yield entry, records, self._replies_in(entry, records)
 
     def _read(self, entry: Entry) -> TrialReplies:
-        return self._replies_in(entry, self.records_at(entry.locations))
+        return self._replies_in(entry, self._records_of(entry))
+
+    def _records_of(self, entry: Entry) -> list[Record]:
+        if all(location in self._records for location in entry.locations):
+            return [with_loaded_blobs(self._records[location], DISK) for location in entry.locations]
+        return self.records_at(entry.locations)
 
     def _replies_in(self, entry: Entry, records: Iterable[Record]) -> TrialReplies:
         trial = _TrialReader(self, entry)
