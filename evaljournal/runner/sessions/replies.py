@@ -10,7 +10,6 @@ What an earlier attempt of this run has executed comes after the replies of the 
 from their case or output. So limits, budget and policy guard only the calls that are made; see `ReplyDesk`.
 """
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -276,21 +275,24 @@ class ReplyDesk(StartGate):
         self._replies, self._in_thread = replies, in_thread
         self._definitions, self._tasks = definitions, tasks
         self._lane = Lane(REPLAYED, KeyPolicy(Fixed, 1, patience=0.0), (self,))
-        self._jobs: deque[Job] = deque()
+        self._trials: deque[Job] = deque()
+        self._calls: deque[Job] = deque()
+        """Scorer calls; they are looked up before attempts, so that outputs do not accumulate."""
+        self._is_busy = False
         self._event = trio.Event()
-        """Set when a call is to be looked up, or a call with a reply has ended."""
+        """Set when a call may be looked up."""
         self._scheduler.queues.hold = self.hold
         self._scheduler.gates = (*self._scheduler.gates, self)
 
     def hold(self, job: Job) -> bool:
         """Take a job that would start now, if its call may be answered."""
         if isinstance(job, ScorerCall):
-            is_call = getattr(job.scorer.task, "is_answered", None) is not None
+            jobs, is_call = self._calls, getattr(job.scorer.task, "is_answered", None) is not None
         else:
-            is_call = is_single_call(self._definitions[job.state.variant])
+            jobs, is_call = self._trials, is_single_call(self._definitions[job.state.variant])
             self._scheduler.queues.waiting_trials += is_call  # As in its lane, so that not all trials are read.
         if is_call:
-            self._jobs.append(job)
+            jobs.append(job)
             self._event.set()
         return is_call
 
@@ -298,22 +300,34 @@ class ReplyDesk(StartGate):
         """Look up more calls."""
         self._event.set()
 
+    def completed(self, work: TrialWork) -> None:  # noqa: ARG002  # as in `StartGate`
+        """Look up more attempts: fewer outputs wait for scores."""
+        self._event.set()
+
     def reach(self, lane: Lane) -> int:  # noqa: ARG002  # as in `StartGate`
         """Return that nothing starts while calls are being looked up."""
-        return 0 if self._jobs else ANY_JOB
+        has_trials = self._trials and not self._scheduler.queues.is_behind
+        return 0 if self._is_busy or self._calls or has_trials else ANY_JOB
 
     async def run(self) -> None:
         """Look up calls until the session ends."""
-        queues = self._scheduler.queues
         while True:
             self._event = trio.Event()
-            while self._jobs and len(queues.answered) < _LOOKED_UP:
-                jobs = list(itertools.islice(self._jobs, _LOOKED_UP))
+            while jobs := self._next_jobs():
+                self._is_busy = True
                 endings = await self._in_thread(partial(self._find_all, jobs))
                 for job, ending in zip(jobs, endings, strict=True):
                     await self._place(job, ending)
+                self._is_busy = False
                 self._scheduler.wake()
             await self._event.wait()
+
+    def _next_jobs(self) -> list[Job]:
+        """Take the calls to look up now; none if many that have a reply, or outputs, are waiting."""
+        queues = self._scheduler.queues
+        jobs = self._calls or (deque() if queues.is_behind else self._trials)
+        count = 0 if len(queues.answered) >= _LOOKED_UP else min(len(jobs), _LOOKED_UP)
+        return [jobs.popleft() for _ in range(count)]
 
     def _find_all(self, jobs: Iterable[Job]) -> list[_Ending]:
         return [self._find(job) for job in jobs]
@@ -337,7 +351,6 @@ class ReplyDesk(StartGate):
         if isinstance(job, ScorerCall) and self._replies.goes_live and not isinstance(ending, Exception):
             is_answered = await cast("Any", job.scorer.task).is_answered(job, ending)
         job.permits[REPLAYED] = ending
-        self._jobs.popleft()
         self._scheduler.queues.waiting_trials -= not isinstance(job, ScorerCall)
         if is_answered:
             self._scheduler.queues.answered.append((self._lane, job))

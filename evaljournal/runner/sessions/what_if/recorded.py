@@ -16,6 +16,7 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE, is_amount
+from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.runner.calls.call_size import CallSize, max_output
 from evaljournal.runner.retries.classify import Failure
 
@@ -102,7 +103,7 @@ class RecordedCalls:
         self.agent_keys: set[str] = set()
         """Rate-limit keys of attempts whose model calls were recorded as steps."""
         self.counts = Counter[str]()
-        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens`, `replayed` steps and `advertised` limits."""
+        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens`, `replayed` calls and `advertised` limits."""
         self._running: dict[str, _Running] = {}
         self._scoring: dict[tuple[str, str], float] = {}
         """Trial and scorer of a call in flight → its start."""
@@ -154,6 +155,7 @@ class RecordedCalls:
             return
         self.counts["attempts"] += 1
         self.counts["batched"] += event.batch > 0
+        self.counts["replayed"] += event.key == REPLAYED
         trial.key = event.key
         request: Any = event.request if isinstance(event.request, dict) else {}
         if isinstance(model := request.get("model"), str):
