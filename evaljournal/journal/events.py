@@ -194,7 +194,7 @@ class AttemptStarted:
     slot: int
     """The slot that it occupies until it ends, from 0; 0 and without meaning if it uses a line of a batch."""
     key: str = ""
-    """Its rate-limit key; empty if all attempts have the same."""
+    """Its rate-limit key; empty if all attempts have the same; `evaljournal.replayed` if a recorded reply answers its call."""
     request: Json = None
     """The request that was sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
     reuses: int = 0
@@ -314,7 +314,7 @@ class ScorerCallStarted:
     call: int
     """Number of the call, from 1, per trial and scorer within a session."""
     key: str = ""
-    """Its rate-limit key: `scorer:NAME`, or the key of the task if they share one."""
+    """Its rate-limit key: `scorer:NAME`, the key of the task if they share one, or `evaljournal.replayed`."""
     need: Json = None
     """What it takes from the known rate limits of its key: unit → amount; null: none is known."""
     probe: bool = False

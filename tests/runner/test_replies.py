@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, Chat, Endpoint, Retry, UsageError, durable, evaluation, scorers, verify
+from evaljournal import Case, Chat, Endpoint, UsageError, durable, evaluation, scorers, verify
 from evaljournal.journal.events import (
     AttemptFailed,
+    AttemptStarted,
     AttemptSucceeded,
+    ScorerCallStarted,
     ScoringFailed,
     StepCompleted,
     StepEvent,
@@ -21,19 +23,20 @@ from evaljournal.journal.events import (
     StepReplayed,
     TrialScored,
 )
+from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.runs.sources import verify_sources
 from evaljournal.runner.steps.replies import packed
-from evaljournal.runner.steps.replies.journal import open_run
 from evaljournal.runner.steps.replies.offline import PLACEHOLDER, OfflineError, offline
 from evaljournal.runner.steps.replies.packed import open_packed, pack
+from evaljournal.runner.steps.replies.source import open_run
 from tests import sdk_agents
 from tests.journal.samples import change_with_hashes
 from tests.judge_server import judge_server
 from tests.runs import define_real, events, run_real
 from tests.server import Server
 
-HEADER = b'{"format":"evaljournal-replies","version":1,"run":"r","head":"h","scorers":{},"tasks":{}}\n'
+HEADER = b'{"format":"evaljournal-replies","version":1,"run":"r","head":"h"}\n'
 CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("lima", "oslo", "rome")]
 
 
@@ -226,20 +229,16 @@ def test_a_bad_packed_file_is_rejected(content: bytes, message: str, tmp_path: P
         open_packed(str(file))
 
 
-def test_a_damaged_trial_is_not_retried(tmp_path: Path) -> None:
-    """Replies that cannot be read end their trial at once."""
+def test_a_damaged_record_is_found_before_the_start(tmp_path: Path) -> None:
+    """A record of a packed file is checked like one of a run; nothing is executed, and nothing is written."""
     source, file = tmp_path / "a", tmp_path / "r.jsonl"
     run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
     text = gzip.decompress(pack(open_run(str(source)))[0])
     file.write_bytes(text.replace(b'"kind":"tool"', b'"kind":"saw"'))
 
-    retry = Retry(errors=4)
-    evaluation_ = define_real(Agent().task(), CASES, loop="asyncio", retry=retry)
-    run_real(evaluation_, tmp_path / "b", replies=str(file), offline=True, trust=True)
-
-    failures = events(tmp_path / "b", AttemptFailed)
-    assert ["fatal"] * 3 == [failure.category for failure in failures]
-    assert "is damaged (unknown kind of step 'saw')" in failures[0].message
+    with pytest.raises(UsageError, match=r"is damaged \(kind is 'saw'\)"):
+        run_real(define_real(echo, CASES), tmp_path / "b", replies=str(file), offline=True, trust=True)
+    assert not (tmp_path / "b").exists()
 
 
 def test_a_key_of_two_trials_is_decided_by_the_name_of_the_case(tmp_path: Path) -> None:
@@ -481,5 +480,81 @@ def test_an_endpoint_is_answered(tmp_path: Path, server: Server, name: str) -> N
 
     assert outputs(source) == outputs(replayed)
     assert 3 == len(server.requests(name))
-    assert all("not where it goes" in event.message for event in events(missed, AttemptFailed))
+    assert all('output_path":"outputs"' in event.message for event in events(missed, AttemptFailed))
     assert 3 == len(events(missed, AttemptFailed))
+
+
+def test_recorded_calls_pass_no_gate(tmp_path: Path, server: Server, name: str) -> None:
+    """With `on_miss="live"`, only calls without a reply wait for limits and need a budget, of tasks and of judges."""
+    with judge_server(lambda _: "Fine.\nverdict: correct") as judges:
+
+        def chat(cases: Any) -> Any:
+            defined = evaluation(name="chat", cases=cases)(
+                Chat("gpt-4o-mini", base_url=server.url(name, "ok", "v1"), prompt="{input}", max_tokens=100)
+            )
+            defined.score(name="judge")(scorers.judge("gpt-4o-mini", base_url=judges.url, max_tokens=100))
+            return defined
+
+        many = [Case(name=f"case-{number}", input=f"case-{number}") for number in range(30)]
+        source, replayed = tmp_path / "a", tmp_path / "b"
+        run_real(chat(many), source)
+        options: Any = {
+            "replies": str(source),
+            "limits": {"rpm": 1.0},
+            "budget": {"cost": 1e-9},
+            "slots": 1,
+            "timeout": 30,
+        }
+        outcome = run_real(chat([*many, Case(name="new", input="new")]), replayed, **options)
+
+        assert (30, "budget") == (outcome.state.completed, outcome.stop_reason)
+        assert (30, 30) == (len(server.requests(name)), len(judges.prompts))
+        assert {REPLAYED} == {event.key for event in events(replayed, AttemptStarted)}
+        assert {REPLAYED} == {event.key for event in events(replayed, ScorerCallStarted)}
+        assert outputs(source) == outputs(replayed)
+        assert (True, True) == (verify(replayed).ok, verify_sources(replayed).ok)
+
+
+def test_a_miss_of_a_judge_is_made_live(tmp_path: Path, server: Server, name: str) -> None:
+    """A judge that asks something else is called, in its own lane; the answer that it judges is the recorded one."""
+    with judge_server(lambda _: "Fine.\nverdict: correct") as judges:
+
+        def chat(rubric: str) -> Any:
+            defined = evaluation(name="chat", cases=CASES)(
+                Chat("gpt-4o-mini", base_url=server.url(name, "ok", "v1"), prompt="{input}")
+            )
+            defined.score(name="judge")(scorers.judge("large", base_url=judges.url, rubric=rubric))
+            return defined
+
+        run_real(chat("Good? {output}"), tmp_path / "a")
+        outcome = run_real(chat("Right? {output}"), tmp_path / "b", replies=str(tmp_path / "a"))
+
+        assert (3, 6, 3) == (len(server.requests(name)), len(judges.prompts), outcome.state.completed)
+        assert {"scorer:judge"} == {event.key for event in events(tmp_path / "b", ScorerCallStarted)}
+        assert verify(tmp_path / "b").ok
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_replies_of_any_trial(tmp_path: Path, server: Server, name: str, *, is_packed: bool) -> None:
+    """With `replies_any_trial`, steps, answers and verdicts of other trials are a cache; without, they are misses."""
+    with judge_server(lambda _: "Fine.\nverdict: correct") as judges:
+
+        def chat(case: str) -> Any:
+            url = server.url(name, "ok", "v1")
+            defined = evaluation(name="chat", cases=[Case(name=case, input="same", metadata={"case": case})])(
+                Chat("gpt-4o-mini", base_url=url, prompt="{input}")
+            )
+            defined.score(name="judge")(scorers.judge("large", base_url=judges.url))
+            return defined
+
+        source, file = tmp_path / "a", tmp_path / "replies.gz"
+        run_real(chat("first"), source)
+        file.write_bytes(pack(open_run(str(source)))[0])
+        replies = str(file if is_packed else source)
+        cached = run_real(chat("second"), tmp_path / "b", replies=replies, offline=True, replies_any_trial=True)
+        missed = run_real(chat("second"), tmp_path / "c", replies=replies, offline=True)
+
+        assert (1, 0) == (cached.state.completed, missed.state.completed)
+        assert list(outputs(source).values()) == list(outputs(tmp_path / "b").values())
+        assert (1, 1) == (len(server.requests(name)), len(judges.prompts))
+        assert 2 == verify_sources(tmp_path / "b").checked

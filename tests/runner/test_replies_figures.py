@@ -18,8 +18,8 @@ import pytest
 from evaljournal import Case, durable, verify
 from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepFailed, StepReplayed, TrialScored
 from evaljournal.runner.runs.sources import verify_sources
-from evaljournal.runner.steps.replies.journal import open_run
 from evaljournal.runner.steps.replies.packed import open_packed, pack
+from evaljournal.runner.steps.replies.source import open_run
 from tests.journal.samples import change_with_hashes
 from tests.processes import TIMEOUT
 from tests.programs import find_program
@@ -194,7 +194,7 @@ def test_a_change_is_a_miss_at_its_step(count: int, tmp_path: Path) -> None:
 
 def _content(source: Any) -> list[bytes]:
     """Return all trials of a source as JSON, without the requests, which a packed file omits."""
-    trials = ([key, case, _without_requests(attrs.asdict(trial))] for key, case, trial in source.trials())
+    trials = ([entry.key, entry.case, _without_requests(attrs.asdict(trial))] for entry, _, trial in source.trials())
     return sorted(orjson.dumps(trial, option=orjson.OPT_SORT_KEYS) for trial in trials)
 
 

@@ -132,7 +132,7 @@ def random_evaluation(seed: int) -> AnyEvaluation:
 def check_own_time(seed: int) -> None:
     """Compare the wall time of a random run with that under its own settings."""
     run = record(random_evaluation(seed))
-    if not any(trial.attempts for trial in run.calls.trials.values()):
+    if not any(trial.calls.get("") for trial in run.calls.trials.values()):
         return
 
     is_limited_agent = bool(run.calls.agent_keys and run.state.settings.get("limits"))

@@ -141,7 +141,7 @@ def test_a_run_without_steps() -> None:
 
     error = rejected("what-if", "plain", "--from-step", "1")
 
-    assert "plain has recorded no steps" in error
+    assert "plain has recorded no replies" in error
     assert "durable=http" in error
 
 

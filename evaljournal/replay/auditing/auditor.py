@@ -23,6 +23,7 @@ from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.replay.text import plural
 
 
@@ -300,7 +301,8 @@ class Auditor:
             state.settings, early=False
         ):  # Earlier versions did not stop after two.
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
-        if (state.budget is not None and state.budget.limits) or event.reserved is not None:
+        has_budget = state.budget is not None and state.budget.limits and event.key != REPLAYED
+        if has_budget or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))

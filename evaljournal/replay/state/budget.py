@@ -15,6 +15,7 @@ from evaljournal.journal import Record, events
 from evaljournal.journal.format.batches import BatchLines, OpenBatch
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import is_amount, noted_usage
+from evaljournal.replay.state.usage_parts import REPLAYED
 
 UNITS: Final = ("cost", "input_tokens", "output_tokens")
 """Units that a budget can limit; `cost` is in dollars. A judge's usage counts, too."""
@@ -339,7 +340,8 @@ class BudgetEvents:
     _lines: BatchLines
 
     def _on_attempt_started(self, event: events.AttemptStarted, _: Record) -> None:
-        self.budget.start(event, self._trials[event.trial].variant)
+        if event.key != REPLAYED:  # It calls nothing.
+            self.budget.start(event, self._trials[event.trial].variant)
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
         self.budget.spend(noted_usage(event.name, event.value), event.trial, event.attempt)

@@ -136,7 +136,7 @@ class Attempts:
             for layer_fields in self.layers.fields:
                 fields |= layer_fields(work)
         event = events.AttemptStarted(
-            trial=work.trial, attempt=number, slot=work.slot, key=work.key, probe=work.is_probe, **fields
+            trial=work.trial, attempt=number, slot=work.slot, key=lane.key or work.key, probe=work.is_probe, **fields
         )
         record = self._record(event)
         work.timeout, work.started_at = self._settings.timeout, record.t

@@ -88,6 +88,19 @@ class Layer:
         return None
 
 
+async def unless_failed(call: Awaitable[Any], failures: Sequence[Exception]) -> Any:
+    """Return what a call returns; if there are failures when it ends, raise the first, whatever the call made of it."""
+    try:
+        output = await call
+    except Exception as exc:
+        if not failures or exc is failures[0]:
+            raise
+        raise failures[0] from exc
+    if failures:
+        raise failures[0]
+    return output
+
+
 class Layers:
     """The layers of a session: for each method, those that override it."""
 

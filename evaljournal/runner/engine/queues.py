@@ -71,7 +71,7 @@ class Queues:
             self.limit += change
         if lane.has_calls:
             self._scorer_limit += change
-            if not self._is_closed and self.hold is None:
+            if not self._is_closed and self.max_unscored_outputs != sys.maxsize:
                 self.max_unscored_outputs = max_unscored_outputs(self._scorer_limit)
 
     def close_attempts(self) -> None:

@@ -193,7 +193,7 @@ class Scoring:
             trial=call.work.trial,
             scorer=scorer.name,
             call=call.number,
-            key=call.key,
+            key=call.lane.key or call.key,
             probe=call.is_probe,
             **gate_fields(gates, call),
         )

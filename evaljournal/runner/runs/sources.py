@@ -21,7 +21,7 @@ from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.replay.text import printable
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.verification import SourceVerification
-from evaljournal.runner.steps.replies.packed import PackedReplies, open_packed
+from evaljournal.runner.steps.replies.packed import open_packed
 
 _CHECK = "sources"
 _Content = tuple[str, str, str, bytes]
@@ -101,9 +101,9 @@ def _contents(name: str, fields: dict[str, Any], wanted: set[tuple[str, int]]) -
     """Yield the records of a source that replies came from; raise if it is not the one that was recorded."""
     if Path(name).is_file():
         packed = open_packed(name)
-        if packed.digest != fields.get("sha256"):
+        if packed.sha256 != fields.get("sha256"):
             raise UsageError("it was changed after the run has used it")
-        yield from _packed_contents(packed)
+        yield from (((packed.run, record.seq), _content(record)) for _, records, _ in packed.trials() for record in records)
         return
     verifier, run, has_head = Verifier(Path(name)), "", False
     for record in verifier:
@@ -124,18 +124,6 @@ def _content(record: Record) -> _Content:
     if isinstance(event, events.Noted):
         return record.h, "", "", _json(event.value.get("reply") if isinstance(event.value, dict) else None)
     return record.h, "", "", _json(getattr(event, "output", None))
-
-
-def _packed_contents(packed: PackedReplies) -> Iterator[tuple[tuple[str, int], _Content]]:
-    for _, _, trial in packed.trials():
-        for step in trial.steps:
-            for reply in (step, *step.all_inner):
-                content = reply.origin.head, reply.name, reply.fingerprint, _json(reply.output)
-                yield (packed.run, reply.origin.seq), content
-        if trial.answer is not None:
-            yield (packed.run, trial.answer.origin.seq), (trial.answer.origin.head, "", "", _json(trial.answer.output))
-        for verdict in trial.verdicts:
-            yield (packed.run, verdict.origin.seq), (verdict.origin.head, "", "", _json(verdict.reply))
 
 
 def _json(value: Any) -> bytes:

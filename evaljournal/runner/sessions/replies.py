@@ -5,47 +5,53 @@ the task's own code, its set-up, steps with `reuse=False`, and functions that sc
 
 **A miss** is a call without a recorded reply. It is made, or its trial ends with an error, whatever the task makes of that.
 What an earlier attempt of this run has executed comes after the replies of the sources, as it did in that attempt.
+
+**Before a call starts**, it is known whether its reply is recorded: chat models, endpoints and judges ask exactly what follows
+from their case or output. So limits, budget and policy guard only the calls that are made; see `ReplyDesk`.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
-import orjson
+import trio
 
 from evaljournal.journal import JournalError
-from evaljournal.journal.ownership import is_own_run
+from evaljournal.journal.ownership import start_events
 from evaljournal.journal.threads import InThread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.text import printable
-from evaljournal.runner.calls import OnLateResult, Task, TrialInput, WrappedTask
+from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.runner.calls import OnLateResult, OpenableTask, Task, WrappedTask
 from evaljournal.runner.calls.dialects.dialect import Answer
-from evaljournal.runner.calls.endpoint import HttpTask
 from evaljournal.runner.calls.notes import engine_note
+from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.layers import Layer
+from evaljournal.runner.engine.executor import TrialExecutor
+from evaljournal.runner.engine.jobs import ANY_JOB, Job, Lane, ScorerCall, StartGate, TrialWork
+from evaljournal.runner.engine.layers import Layer, unless_failed
 from evaljournal.runner.errors import RunChanged, UsageError
-from evaljournal.runner.scorers.llm_judge import ChatScorer, JudgeClient, OpenChatScorer
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, Step, current_steps
-from evaljournal.runner.steps.keys import first_difference
-from evaljournal.runner.steps.replies.journal import destination, open_run, question_key, request_key
-from evaljournal.runner.steps.replies.miss import ReplyMissing, difference_text, missing_step
-from evaljournal.runner.steps.replies.recorded import (
-    RecordedAnswer,
-    RecordedReply,
-    RecordedVerdict,
-    ReplySource,
-    TrialKey,
-    TrialReplies,
-)
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step, current_steps
+from evaljournal.runner.steps.replies.miss import ReplyMissing, missing_reply
+from evaljournal.runner.steps.replies.recorded import CALL, Origin, RecordedReply, TrialReplies, fingerprint_of, judge_name
 from evaljournal.runner.steps.replies.rewrite import Rewrite
+from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
+
+_Ending = RecordedReply | TrialReplies | Exception | None
+"""The reply to the call of an attempt, what is recorded for the trial of a judge's, or the error that ends it."""
+_LOOKED_UP: Final = 100
+"""Calls that are looked up at a time."""
+if TYPE_CHECKING:
+    from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
 
 _HTTP_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BATCHES: Final[Mapping[str, Any]] = {"batch": False, "batch_fallback": False, "batch_tokens": None}
@@ -96,37 +102,32 @@ class Replies:
         return [{"path": str(Path(source.name)), **source.identity} for source in self.sources]
 
     def find(self, state: TrialState, case: str) -> TrialReplies | None:
-        """Return what the first source that has something has recorded for a trial; call it in a thread."""
+        """Return what the first source that has something has recorded for a trial; call it in a thread.
+
+        What cannot be read, or is ambiguous, is an error that is not retried.
+        """
         keys = [(state.fingerprint, state.variant, state.repeat)]
         if self.before < math.inf and state.repeat > 1:  # More repeats go on from the same steps.
             keys.append((state.fingerprint, state.variant, 1))
-        matches = (_read(source, key, case) for key in keys for source in self.sources)
-        return next((replies for replies in matches if replies is not None), None)
+        try:
+            matches = (source.find(key, case) for key in keys for source in self.sources)
+            return next((replies for replies in matches if replies is not None and (replies.steps or replies.calls)), None)
+        except (UsageError, JournalError, OSError) as exc:
+            raise ReplyMissing(str(exc)) from exc
 
-    def find_answer(self, state: TrialState, case: str) -> tuple[ReplySource, TrialReplies] | None:
-        """Return the first source that has the output of a trial, and what it has recorded."""
-        for source in self.sources:
-            replies = _read(source, (state.fingerprint, state.variant, state.repeat), case)
-            if replies is not None and replies.answer is not None:
-                return source, replies
-        return None
-
-    def pooled(self, step: Step, used_seqs: set[tuple[str, int]]) -> RecordedReply | None:
+    def pooled(self, key: Key, used: AbstractSet[Origin] = frozenset()) -> RecordedReply | None:
         """Return a reply of any trial that is not used yet; None if there is none, or only those of the same trial are used."""
-        for source in self.sources if self.any_trial else ():
-            seqs = {seq for run, seq in used_seqs if run == source.run}
-            reply = source.pooled((step.name, step.input.fingerprint), seqs)
-            if reply is not None:
-                return reply
-        return None
+        matches = (source.pooled(key, used) for source in (self.sources if self.any_trial else ()))
+        return next((reply for reply in matches if reply is not None), None)
 
-
-def _read(source: ReplySource, key: TrialKey, case: str) -> TrialReplies | None:
-    """Return what a source has for a trial; if it cannot be read, or has several, raise an error that is not retried."""
-    try:
-        return source.find(key, case)
-    except (UsageError, JournalError, OSError) as exc:
-        raise ReplyMissing(str(exc)) from exc
+    def reply_to(self, recorded: TrialReplies | None, trial: str, name: str, asked: Any) -> RecordedReply | None:
+        """Return the last reply to a call that is no step; None if it is to be made; raise if it may not be made."""
+        key = name, fingerprint_of(asked)
+        own = [reply for reply in recorded.calls if reply.name == name] if recorded is not None else []
+        reply = next((reply for reply in reversed(own) if reply.key == key), None) or self.pooled(key)
+        if reply is None and not self.goes_live:
+            raise missing_reply(trial, key, asked, own, self.names)
+        return reply
 
 
 def open_replies(
@@ -141,7 +142,7 @@ def open_replies(
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
         return None, settings, ()
-    if state.started is None or not is_own_run(path):  # Its own start has checked it.
+    if state.started is None or not all(is_own for _, is_own in start_events(path)):  # Its own start has checked it.
         _check_trust(evaluation, replies, trust=trust)
     changes = _WITHOUT_BATCHES if settings.goes_live else {**_WITHOUT_BATCHES, **_WITHOUT_GATES}
     return replies, attrs.evolve(settings, **changes), changes.keys()
@@ -161,10 +162,20 @@ def _check_trust(evaluation: Evaluation[Any, Any, Any], replies: Replies, *, tru
     scorers = [scorer.function for scorer in evaluation.scorers.values() if not scorer.is_local]
     callees: list[object] = [*evaluation.tasks.values(), *scorers, *(hook.function for hook in evaluation.hooks.values())]
     foreign = [source.name for source in replies.sources if not source.is_own]
-    if foreign and not trust and not all(isinstance(callee, HttpTask | ChatScorer) for callee in callees):
+    if foreign and not trust and not all(map(_only_sends_requests, callees)):
         names = ", ".join(foreign)
         problem = f"the replies in {names} decide what your code does, and are not from a run that has ended on this machine"
         raise UsageError(problem, hint="if you trust them, add --trust (trust=True)")
+
+
+def _only_sends_requests(callee: object) -> bool:
+    """Return whether something is a chat model, an endpoint or a judge, which execute nothing."""
+    if not isinstance(callee, OpenableTask):
+        return False
+    from evaljournal.runner.calls.endpoint import HttpTask  # noqa: PLC0415  # functions need no HTTP client
+    from evaljournal.runner.scorers.llm_judge import ChatScorer  # noqa: PLC0415  # the same
+
+    return isinstance(callee, HttpTask | ChatScorer)
 
 
 def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
@@ -181,56 +192,155 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
         raise RunChanged(problem, hint=hint)
 
 
-class _TrialWork(TrialInput, Protocol):
-    """A trial, with its recorded state."""
-
-    @property
-    def state(self) -> TrialState: ...
-
-
 @attrs.define(eq=False)
 class _Attempt:
-    """An attempt with recorded replies, and its first miss."""
+    """An attempt with recorded replies, and its misses."""
 
     _replies: Replies
-    _recorded: TrialReplies | None
-    miss: ReplyMissing | None = None
-    _used_seqs: set[tuple[str, int]] = attrs.field(factory=set[tuple[str, int]])
-    """Run and record of the replies of other trials that were used."""
+    recorded: TrialReplies
+    misses: list[ReplyMissing] = attrs.field(init=False, factory=list[ReplyMissing])
+    _used: set[Origin] = attrs.field(init=False)
+    """The replies that were used, and all of the same trial."""
+
+    def __attrs_post_init__(self) -> None:
+        self._used = {reply.origin for reply in self.recorded.steps}
 
     def handle_miss(self, steps: AttemptSteps, step: Step) -> RecordedResult | None:
         """Return the reply of another trial, or None if the step is executed; raise if it may not be. From any thread."""
         if not step.reusable or step.phase != "task" or step.number >= self._replies.before:
             return None
-        if self._replies.any_trial and (reply := self._replies.pooled(step, self._used)) is not None:
-            self._used_seqs.add((reply.origin.run, reply.origin.seq))
+        key = step.name, step.input.fingerprint
+        if (reply := self._replies.pooled(key, self._used)) is not None:
+            self._used.add(reply.origin)
             return reply
         # What precedes the first live step must be as recorded.
         goes_live = self._replies.goes_live and self._replies.before == math.inf
-        if goes_live or self._is_failing_tool(step):
+        if goes_live or self._is_failing_tool(step, key):
             return None
         unused = [reply for _, reply in steps.available_results if isinstance(reply, RecordedReply)]
-        unused += [reply for reply in self._recorded.steps if reply.error] if self._recorded is not None else []
-        error = missing_step(steps.trial, step, unused, steps.key_rules, self._replies.names)
-        self.miss = self.miss or error
+        unused += [reply for reply in self.recorded.steps if reply.error]
+        names, rules = self._replies.names, steps.key_rules
+        error = missing_reply(steps.trial, key, step.input.value, unused, names, step=step.number, rules=rules)
+        self.misses.append(error)
         steps.fail(step, error)
         raise error
 
-    @property
-    def _used(self) -> set[tuple[str, int]]:
-        steps = () if self._recorded is None else self._recorded.steps
-        return self._used_seqs | {(reply.origin.run, reply.origin.seq) for reply in steps}
-
-    def _is_failing_tool(self, step: Step) -> bool:
+    def _is_failing_tool(self, step: Step, key: Key) -> bool:
         """Return whether a step is a tool of the user's code that raised an error when it was recorded: it runs again."""
-        if step.kind != "tool" or step.name.partition(" ")[0] in _HTTP_METHODS or self._recorded is None:
+        if step.kind != "tool" or step.name.partition(" ")[0] in _HTTP_METHODS:
             return False
-        key = step.name, step.input.fingerprint
-        return any(reply.error and reply.key == key for reply in (*self._recorded.steps, *_all_inner(self._recorded)))
+        return any(reply.error and reply.key == key for reply in self.recorded.all_steps)
 
 
-def _all_inner(recorded: TrialReplies) -> list[RecordedReply]:
-    return [inner for reply in recorded.steps for inner in reply.all_inner]
+class ReplyDesk(StartGate):
+    """Finds the replies to the calls of chat models, endpoints and judges before these start.
+
+    A call with a reply needs no slot and passes no gate: it gets a lane of its own, with a rate-limit key that stands for
+    records. So does one that may not be made, which fails. All others wait in their lane. While calls are being looked up, no
+    other starts: a budget must not stop the session before the calls that cost nothing.
+    """
+
+    is_sending = False
+
+    def __init__(
+        self,
+        executor: TrialExecutor,
+        replies: Replies,
+        definitions: Mapping[str, object],
+        tasks: Mapping[str, Task],
+        in_thread: InThread,
+    ) -> None:
+        """`definitions` are those of the open `tasks`, by variant."""
+        executor.helper, self._scheduler = self, executor.scheduler
+        self._replies, self._in_thread = replies, in_thread
+        self._definitions, self._tasks = definitions, tasks
+        self._lane = Lane(REPLAYED, KeyPolicy(Fixed, 1, patience=0.0), (self,))
+        self._trials: deque[Job] = deque()
+        self._calls: deque[Job] = deque()
+        """Scorer calls; they are looked up before attempts, so that outputs do not accumulate."""
+        self._is_busy = False
+        self._event = trio.Event()
+        """Set when a call may be looked up."""
+        self._scheduler.queues.hold = self.hold
+        self._scheduler.gates = (*self._scheduler.gates, self)
+
+    def hold(self, job: Job) -> bool:
+        """Take a job that would start now, if its call may be answered."""
+        if isinstance(job, ScorerCall):
+            jobs, is_call = self._calls, getattr(job.scorer.task, "is_answered", None) is not None
+        else:
+            jobs, is_call = self._trials, is_single_call(self._definitions[job.state.variant])
+            self._scheduler.queues.waiting_trials += is_call  # As in its lane, so that not all trials are read.
+        if is_call:
+            jobs.append(job)
+            self._event.set()
+        return is_call
+
+    def leave(self, job: Job, *, is_answered: bool) -> None:  # noqa: ARG002  # as in `StartGate`
+        """Look up more calls."""
+        self._event.set()
+
+    def completed(self, work: TrialWork) -> None:  # noqa: ARG002  # as in `StartGate`
+        """Look up more attempts: fewer outputs wait for scores."""
+        self._event.set()
+
+    def reach(self, lane: Lane) -> int:  # noqa: ARG002  # as in `StartGate`
+        """Return that nothing starts while calls are being looked up."""
+        has_trials = self._trials and not self._scheduler.queues.is_behind
+        return 0 if self._is_busy or self._calls or has_trials else ANY_JOB
+
+    async def run(self) -> None:
+        """Look up calls until the session ends."""
+        while True:
+            self._event = trio.Event()
+            while jobs := self._next_jobs():
+                self._is_busy = True
+                endings = await self._in_thread(partial(self._find_all, jobs))
+                for job, ending in zip(jobs, endings, strict=True):
+                    await self._place(job, ending)
+                self._is_busy = False
+                self._scheduler.wake()
+            await self._event.wait()
+
+    def _next_jobs(self) -> list[Job]:
+        """Take the calls to look up now; none if many that have a reply, or outputs, are waiting."""
+        queues = self._scheduler.queues
+        jobs = self._calls or (deque() if queues.is_behind else self._trials)
+        count = 0 if len(queues.answered) >= _LOOKED_UP else min(len(jobs), _LOOKED_UP)
+        return [jobs.popleft() for _ in range(count)]
+
+    def _find_all(self, jobs: Iterable[Job]) -> list[_Ending]:
+        return [self._find(job) for job in jobs]
+
+    def _find(self, job: Job) -> _Ending:
+        """Return the reply to an attempt's call, or what is recorded for the trial of a judge's; an error ends the call."""
+        work = job.work if isinstance(job, ScorerCall) else job
+        try:
+            recorded = self._replies.find(work.state, work.case.name)
+            if isinstance(job, ScorerCall):
+                return recorded
+            variant = job.state.variant
+            definition, task = cast("Any", self._definitions[variant]).definition, cast("Any", self._tasks[variant])
+            return self._replies.reply_to(recorded, job.trial, CALL, asked_of(mask_values(task.request(job.case)), definition))
+        except Exception as exc:  # noqa: BLE001  # the attempt fails with it
+            return exc
+
+    async def _place(self, job: Job, ending: _Ending) -> None:
+        """Put a call into its lane."""
+        is_answered = ending is not None or not self._replies.goes_live
+        if isinstance(job, ScorerCall) and self._replies.goes_live and not isinstance(ending, Exception):
+            is_answered = await cast("Any", job.scorer.task).is_answered(job, ending)
+        job.permits[REPLAYED] = ending
+        self._scheduler.queues.waiting_trials -= not isinstance(job, ScorerCall)
+        if is_answered:
+            self._scheduler.queues.answered.append((self._lane, job))
+        else:
+            self._scheduler.queues.put_live(job)
+
+
+def is_single_call(definition: object) -> bool:
+    """Return whether a task is a chat model or an endpoint that makes one call, without steps of its own."""
+    return _only_sends_requests(definition) and getattr(definition, "turns", None) is None
 
 
 class ReplayedCall:
@@ -238,151 +348,110 @@ class ReplayedCall:
 
     takes_trial: bool = True
 
-    def __init__(self, task: Any, target: HttpTask, replies: Replies, in_thread: InThread) -> None:
-        self._task, self._target, self._replies, self._in_thread = task, target, replies, in_thread
+    def __init__(self, task: Any) -> None:
+        self._task = task
         self.request = task.request
 
-    async def call(self, trial: _TrialWork, on_late: OnLateResult, /) -> Any:
-        """Return the recorded output if the request is the same; otherwise make the call, or raise."""
-        recorded = await self._in_thread(partial(self._replies.find_answer, trial.state, trial.case.name))
-        request = mask_values(self._task.request(trial.case))
-        key = request_key(request)
-        source, replies = recorded if recorded is not None else (None, None)
-        answer = None if replies is None else replies.answer
-        if (
-            answer is None
-            or source is None
-            or answer.key != key
-            or source.destination(trial.state.variant) != destination(self._target.definition)
-        ):
-            if self._replies.goes_live:
-                return await self._task.call(trial, on_late)
-            raise self._missing(trial, request, source, answer, key)
-        if replies is not None and replies.steps and (steps := current_steps()) is not None:
-            caller = RecordedReply(
-                seq=0, output=None, step=0, name="", kind="other", fingerprint="", origin=answer.origin, inner=replies.steps
-            )
-            caller.record_inner(steps, 0)
-        if answer.facts:
-            engine_note(answer=answer.facts)
-        engine_note(replayed=answer.origin.to_json(answer.usage))
-        return answer.output
-
-    def _missing(
-        self, trial: _TrialWork, request: Any, source: ReplySource | None, answer: RecordedAnswer | None, key: str
-    ) -> ReplyMissing:
-        problem = f"no reply is recorded for the call of {printable(trial.trial, 60)}"
-        if answer is None or source is None:
-            return ReplyMissing(f"{problem}; {self._replies.names} has no output for this trial, or not its request")
-        if answer.key != key and answer.request is None:
-            return ReplyMissing(f"{problem}: its request has changed; pass the run itself, not a packed file, to see how")
-        if answer.key != key:
-            return ReplyMissing(f"{problem}{difference_text(first_difference(_text(answer.request), _text(request)))}")
-        difference = first_difference(
-            _text(source.destination(trial.state.variant)), _text(destination(self._target.definition))
-        )
-        return ReplyMissing(f"{problem}: its request is the same, but not where it goes{difference_text(difference)}")
-
-
-def _text(value: Any) -> str:
-    return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS).decode()
+    async def call(self, trial: TrialWork, on_late: OnLateResult, /) -> Any:
+        """Return the recorded output that was found, or make the call if there is none."""
+        reply = trial.permits[REPLAYED]
+        if isinstance(reply, Exception):
+            raise reply
+        if reply is None:
+            return await self._task.call(trial, on_late)
+        if reply.inner and (steps := current_steps()) is not None:
+            reply.record_inner(steps, 0)
+        if reply.facts:
+            engine_note(answer=reply.facts)
+        engine_note(replayed=reply.origin.to_json(reply.usage))
+        return reply.output
 
 
 class ReplayedJudge:
     """A judge whose calls are answered from recorded replies."""
 
-    takes_trial: bool = False
+    takes_trial: bool = True
 
-    def __init__(
-        self, task: OpenChatScorer, version: str, replies: Replies, in_thread: InThread, states: Mapping[str, TrialState]
-    ) -> None:
-        """`states` has the trials of the run."""
-        self._task, self._version, self._replies, self._in_thread, self._states = task, version, replies, in_thread, states
+    def __init__(self, task: "OpenChatScorer", version: str, replies: Replies) -> None:
+        self._task, self._version, self._replies = task, version, replies
 
-    async def call(self, scorer_input: ScorerInput, on_late: OnLateResult, /) -> Any:
+    async def call(self, job: ScorerCall, on_late: OnLateResult, /) -> Any:
         """Score an output."""
-        state = self._states[scorer_input.trial]
-        recorded = await self._in_thread(partial(self._replies.find, state, scorer_input.case.name))
-        verdicts = () if recorded is None else recorded.verdicts
-        client = _RecordedClient(self._task.client, self._version, scorer_input, verdicts, self._replies)
-        return await OpenChatScorer(self._task.scorer, client).call(scorer_input, on_late)
+        if isinstance(recorded := job.permits[REPLAYED], Exception):
+            raise recorded
+        client = _RecordedClient(self._task.client, self._version, job.input, recorded, self._replies)
+        return await attrs.evolve(self._task, client=client).call(job.input, on_late)
+
+    async def is_answered(self, job: ScorerCall, recorded: TrialReplies | None) -> bool:
+        """Return whether all that a call asks is recorded: it is made without a model, and its result discarded."""
+        scorer_input = attrs.evolve(job.input, replies=dict(job.input.replies))
+        client = _RecordedClient(None, self._version, scorer_input, recorded, attrs.evolve(self._replies, goes_live=False))
+        with trio.move_on_after(math.inf if self._task.scorer.timeout is None else self._task.scorer.timeout):
+            try:
+                await attrs.evolve(self._task, client=client).call(scorer_input, None)
+            except Exception as exc:  # noqa: BLE001  # the call fails with it
+                return not isinstance(exc, ReplyMissing)
+            return True
+        return False
 
 
 @attrs.frozen
 class _RecordedClient:
     """The client of a judge: the last recorded reply to the same question is the answer."""
 
-    _client: JudgeClient
+    _client: "JudgeClient | None"
     _version: str
     _input: ScorerInput
-    _verdicts: Sequence[RecordedVerdict]
+    _recorded: TrialReplies | None
     _replies: Replies
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], /, *, note_usage: Callable[[Mapping[str, Any]], None]
     ) -> Answer:
         """Return the answer to messages."""
-        texts = [str(message["content"]) for message in messages if message["role"] == "user"]
-        key, own = (
-            question_key(self._version, texts),
-            [verdict for verdict in self._verdicts if verdict.scorer == self._input.scorer],
-        )
-        verdict = next((verdict for verdict in reversed(own) if verdict.key == key), None)
-        if verdict is None and self._replies.goes_live:
+        asked = asked_of_judge(self._version, [str(message["content"]) for message in messages if message["role"] == "user"])
+        scorer, trial = self._input.scorer, self._input.trial
+        reply = self._replies.reply_to(self._recorded, trial, judge_name(scorer), asked)
+        if reply is None:
+            assert self._client is not None
             return await self._client.complete(messages, note_usage=note_usage)
-        if verdict is None:
-            hint = "was asked something else, or its definition has changed" if own else "has no verdict on this trial"
-            problem = f"no reply is recorded for the judge {self._input.scorer!r} and {self._input.trial!r}"
-            raise ReplyMissing(f"{problem}; in {self._replies.names}, it {hint}")
-        engine_note(replayed={"scorer": verdict.scorer, **verdict.origin.to_json(verdict.usage)})
-        return Answer(text=verdict.reply, model=verdict.model, usage={}, outcome="complete" if verdict.reply else "declined")
+        engine_note(replayed={"scorer": scorer, **reply.origin.to_json(reply.usage)})
+        model = str((reply.facts or {}).get("served_model", ""))
+        return Answer(text=reply.output, model=model, usage={}, outcome="complete" if reply.output else "declined")
 
 
 class RepliesLayer(Layer):
     """Answers the calls of tasks from recorded replies."""
 
-    def __init__(self, targets: Mapping[str, object], replies: Replies, in_thread: InThread) -> None:
-        """`targets` are the definitions of the tasks, by variant."""
-        self._targets = targets
+    def __init__(self, definitions: Mapping[str, object], replies: Replies, in_thread: InThread) -> None:
+        """`definitions` are those of the tasks, by variant."""
+        self._definitions = definitions
         self._replies = replies
         self._in_thread = in_thread
 
     def wrap(self, task: Task, variant: str) -> Task:
         """Return a task that is answered from recorded replies."""
-        target = self._targets[variant]
-        if isinstance(target, HttpTask) and getattr(target, "turns", None) is None:
-            return ReplayedCall(task, target, self._replies, self._in_thread)
+        if is_single_call(self._definitions[variant]):
+            return ReplayedCall(task)
         return WrappedTask(task, self._replay)
 
-    async def _replay(self, task: Task, trial: _TrialWork, on_late: OnLateResult) -> Any:
+    async def _replay(self, task: Task, trial: TrialWork, on_late: OnLateResult) -> Any:
         """Call the task; end the attempt with the first call that has no reply, whatever the task makes of it."""
         recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
         steps = current_steps()
         assert steps is not None
-        attempt = _Attempt(self._replies, recorded)
-        if recorded is not None:
-            steps.offer_first(recorded.offered(before=self._replies.before, errors=self._replies.errors))
+        attempt = _Attempt(self._replies, recorded or TrialReplies(trial=""))
+        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=self._replies.errors))
         steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
-        try:
-            output = await task.call(trial if task.takes_trial else trial.case.input, on_late)
-        except Exception as exc:
-            if attempt.miss is None or exc is attempt.miss:
-                raise
-            raise attempt.miss from exc
-        if attempt.miss is not None:
-            raise attempt.miss
-        return output
+        return await unless_failed(task.call(trial if task.takes_trial else trial.case.input, on_late), attempt.misses)
 
 
-def scorers_with_replies(
-    scorers: Sequence[OpenScorer], replies: Replies, in_thread: InThread, states: Mapping[str, TrialState]
-) -> list[OpenScorer]:
-    """Return scorers of which the judges are answered from recorded replies; `states` has the trials of the run."""
+def scorers_with_replies(scorers: Iterable[OpenScorer], replies: Replies) -> list[OpenScorer]:
+    """Return scorers of which the judges are answered from recorded replies."""
 
     def replayed(scorer: OpenScorer) -> OpenScorer:
-        if not isinstance(scorer.task, OpenChatScorer):
+        if not _only_sends_requests(scorer.scorer.function):
             return scorer
-        task = ReplayedJudge(scorer.task, scorer.scorer.version, replies, in_thread, states)
-        return attrs.evolve(scorer, task=task)
+        return attrs.evolve(scorer, task=ReplayedJudge(cast("Any", scorer.task), scorer.scorer.version, replies))
 
     return list(map(replayed, scorers))

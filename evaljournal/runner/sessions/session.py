@@ -373,6 +373,10 @@ class Session:
                 workers=workers,
                 batches=batches,
             )
+            if plan.replies is not None:
+                from evaljournal.runner.sessions.replies import ReplyDesk  # noqa: PLC0415  # few runs need it
+
+                ReplyDesk(executor, plan.replies, plan.evaluation.tasks, tasks, self._in_thread)
             now, shutdown = recorder.clock.now, executor.shutdown
 
             def stop_status() -> tuple[str, float] | None:
@@ -475,7 +479,7 @@ class Session:
             from evaljournal.runner.sessions.replies import RepliesLayer, scorers_with_replies  # noqa: PLC0415  # few runs need it
 
             layers.append(RepliesLayer(tasks_to_open, plan.replies, self._in_thread))
-            open_scorers = scorers_with_replies(open_scorers, plan.replies, self._in_thread, recorder.state.trials)
+            open_scorers = scorers_with_replies(open_scorers, plan.replies)
         if settings.offline:
             from evaljournal.runner.sessions.layers.offline import OfflineLayer, offline_scorers  # noqa: PLC0415  # few runs need it
 

@@ -18,14 +18,13 @@ from urllib.request import getproxies_environment, proxy_bypass
 import attrs
 import httpcore2
 
+from evaljournal.runner.calls import http
 from evaljournal.runner.calls.http.identity import PORTS, base_of, key_digest, rate_limit_identity
 from evaljournal.runner.data.templates import Fields, Template
 from evaljournal.runner.errors import MissingVariable, UsageError
 from evaljournal.runner.secrets.masking import MIN_LENGTH, add_secret, is_secret_variable, mask, mask_header
 from evaljournal.runner.secrets.shapes import is_secret_name
 
-missing_variable: str | None = None
-"""The value of variables that are not set; None: they are an error. A run that calls nothing sets it."""
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _DOT_PARTS: Final = frozenset({".", ".."})
@@ -41,7 +40,7 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
         raise UsageError(f"{label} has a '$' without a name; write $NAME for an environment variable, $$ for a '$'")
     variables: dict[str, str] = {}
     for name in template.get_identifiers():
-        value = os.environ.get(name) or missing_variable
+        value = os.environ.get(name) or http.missing_variable
         if not value:
             raise MissingVariable(f"{label} needs the environment variable {name}; set it: export {name}=…")
         variables[name] = value

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evaljournal.journal import Record
-from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay import RunState
 from evaljournal.replay.render.comparison import lines
 from evaljournal.replay.results.comparison import NothingInCommon, compare
 from evaljournal.replay.results.view_json import view_json
@@ -28,9 +27,10 @@ from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.runs.changes import recorded_overrides
 from evaljournal.runner.sessions.session import Outcome
-from evaljournal.runner.sessions.what_if.live_steps import LiveEstimate, RecordedSteps
+from evaljournal.runner.sessions.what_if.live_steps import LiveEstimate
 from evaljournal.runner.sessions.what_if.repricing import Repricing
 from evaljournal.runner.steps.replies.rewrite import Rewrite
+from evaljournal.runner.steps.replies.source import open_run as open_source
 
 _MAX_LISTED = 5
 """Trials of a kind that are listed for each step."""
@@ -50,16 +50,16 @@ def run_from_steps(
     as_json: bool,
 ) -> None:
     """Run once for each step, and compare each run with the recorded one."""
-    steps = RecordedSteps(Repricing(read_prices(prices or DEFAULT_PRICES), {} if model is None else {"": model}))
+    repricing = Repricing(read_prices(prices or DEFAULT_PRICES), {} if model is None else {"": model})
     rewrites = [Rewrite(number, model, None if system is None else _read(system)) for number in dict.fromkeys(from_steps)]
-
-    def apply(run: LoadedRun, record: Record) -> None:
-        run.apply(record)
-        steps.apply(record)
-
-    view = open_run(path, apply=apply)
+    view = open_run(path)
     exit_if_damaged(view.problem, quiet=as_json)
-    estimates = [steps.estimate(rewrite, path) for rewrite in rewrites]
+    estimates = [LiveEstimate(rewrite) for rewrite in rewrites]
+    for _, _, replies in open_source(str(path)).trials():
+        for expected in estimates if replies.has_output else ():
+            expected.add([step for step in replies.all_steps if not step.error], repricing)
+    for expected in estimates:
+        expected.check(path)
     state = RunState()
     with user_code():
         evaluation, location = locate_evaluation(path, reference, verb="what-if", trust=trust, state=state)
@@ -69,12 +69,13 @@ def run_from_steps(
     settings = {**overrides, "replies": [str(path)], "repeats": total_repeats, "offline": False, "on_miss": None}
     settings |= {} if limit is None else {"budget": limit}
     recorded_repeats = int(state.settings.get("repeats") or 1)
-    for estimate in estimates:
-        echo(_estimate_text(estimate, total_repeats / recorded_repeats, len(view.state.trials), model), err=True)
+    for expected in estimates:
+        echo(_estimate_text(expected, total_repeats / recorded_repeats, len(view.state.trials), model), err=True)
 
     results: list[dict[str, Any]] = []
     outcome: Outcome | None = None
-    for rewrite, estimate in zip(rewrites, estimates, strict=True):
+    for expected in estimates:
+        rewrite = expected.rewrite
         live = {"live_from": rewrite.from_step, "live_model": rewrite.model, "live_system": rewrite.system}
         with user_code():
             # Options of output that this command does not have are off.
@@ -82,7 +83,7 @@ def run_from_steps(
             outcome = CommandSession(evaluation, location, {**settings, **live}, session_options).run_numbered()
         if outcome.stop_reason:
             echo(f"step {rewrite.from_step}: {outcome.stop_reason}; to continue: {command('resume', outcome.path)}", err=True)
-        results.append(_compared(path, rewrite, estimate, outcome, as_json=as_json))
+        results.append(_compared(path, expected, outcome, as_json=as_json))
         if outcome.stop_reason == "interrupted":
             break
     if as_json:
@@ -108,12 +109,12 @@ def _estimate_text(estimate: LiveEstimate, factor: float, trials: int, model: st
         money_text += f" without {plural(round(unpriced), 'call')} of a model without a price"
     tokens = f" for the recorded tokens at the prices of {printable(model, 80)}" if model and cost is not None else ""
     return (
-        f"from step {estimate.from_step}: {estimate.trials:,} of {plural(trials, 'trial')} go live, "
+        f"from step {estimate.rewrite.from_step}: {estimate.trials:,} of {plural(trials, 'trial')} go live, "
         f"about {plural(round(estimate.calls * factor), 'model call')}, {money_text}{tokens}"
     )
 
 
-def _compared(path: Path, rewrite: Rewrite, estimate: LiveEstimate, outcome: Outcome, *, as_json: bool) -> dict[str, Any]:
+def _compared(path: Path, estimate: LiveEstimate, outcome: Outcome, *, as_json: bool) -> dict[str, Any]:
     """Print how a run differs from the recorded one, or return it as JSON."""
     (recorded, side_a), (_, side_b) = open_side(RunReference(path)), open_side(RunReference(outcome.path))
     try:
@@ -123,12 +124,12 @@ def _compared(path: Path, rewrite: Rewrite, estimate: LiveEstimate, outcome: Out
     costs = [total_usage(state.usage, "cost") for state in (recorded.state, outcome.state)]
     if not as_json:
         paid = "" if costs[1] is None else f", paid {money(costs[1])}"
-        echo(f"from step {rewrite.from_step} (B {outcome.path}{paid}), compared with {path} (A):")
+        echo(f"from step {estimate.rewrite.from_step} (B {outcome.path}{paid}), compared with {path} (A):")
         for line in [] if comparison is None else lines(comparison, limit=_MAX_LISTED):
             echo(f"  {line}")
         return {}
     return {
-        "from_step": rewrite.from_step,
+        "from_step": estimate.rewrite.from_step,
         "path": str(outcome.path),
         "stop_reason": outcome.stop_reason,
         "trials": estimate.trials,

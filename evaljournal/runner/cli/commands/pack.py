@@ -35,8 +35,8 @@ def pack(path: Path, output: Path) -> None:
     evaljournal pack runs/agent/0001 -o replies.jsonl.gz
     evaljournal run agent.py --replies replies.jsonl.gz --offline --trust
     """
-    from evaljournal.runner.steps.replies.journal import open_run  # noqa: PLC0415  # for this command only
     from evaljournal.runner.steps.replies.packed import pack as packed  # noqa: PLC0415  # for this command only
+    from evaljournal.runner.steps.replies.source import open_run  # noqa: PLC0415  # for this command only
 
     with user_code():
         add_environment()

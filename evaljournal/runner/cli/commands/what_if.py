@@ -146,7 +146,7 @@ def _check_tokens(path: Path, repricing: Repricing) -> None:
 def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any] | None:
     """Return the limits to declare: those of the run, replaced by the options; None if there are no options."""
     counts, path = calls.counts, view.path
-    if not any(trial.attempts for trial in calls.trials.values()):
+    if not any(trial.calls.get("") for trial in calls.trials.values()):
         raise UsageError(f"{path} has no attempt that ended, so there is nothing to compute")
     if counts["replayed"]:
         raise UsageError(f"{path} was answered from recorded replies, which took no time; pass the run that made the calls")

@@ -16,17 +16,17 @@ time is seeded.
 
 import itertools
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import attrs
 import trio
 
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState
-from evaljournal.runner.calls import TrialInput
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.identity import rate_limit_identity
 from evaljournal.runner.calls.notes import engine_note
@@ -100,7 +100,7 @@ class _Recomputation(Session):
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
             Evaluation(
-                RecordedChat({}, None, "", replays_429s=True, has_limits=False, has_timeout=False),
+                RecordedTask({}, _Rules(), None, ""),
                 cases=Dataset([]),
                 settings=Settings(),
                 name=_NAME,
@@ -121,36 +121,37 @@ class _Recomputation(Session):
         settings = _settings(recorded.settings, self._change)
         if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
             settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
-        trials = {name: _Script(trial) for name, trial in calls.trials.items() if trial.attempts}
-        replays_429s, has_limits = self._change.limits is None, settings.limits is not None
+        scripts = {name: _Script(trial) for name, trial in calls.trials.items() if trial.calls.get("")}
+        rules = _Rules(
+            replays_429s=self._change.limits is None,
+            has_limits=settings.limits is not None,
+            has_timeout=settings.timeout is not None,
+        )
         tasks = {
-            key: RecordedChat(
-                trials,
+            key: RecordedTask(
+                scripts,
+                rules,
                 None if key in calls.agent_keys else _identity(key),
                 key if recorded.settings.get("limit_key") else calls.models.get(key, ""),
-                replays_429s=replays_429s,
-                has_limits=has_limits,
-                has_timeout=settings.timeout is not None,
             )
-            for key in dict.fromkeys(script.trial.key for script in trials.values())
+            for key in dict.fromkeys(script.trial.key for script in scripts.values())
         }
         task = next(iter(tasks.values()))
-        names = dict.fromkeys(script.trial.variant for script in trials.values())
+        names = dict.fromkeys(script.trial.variant for script in scripts.values())
         variants = {name: Variant(name, {}, task) for name in names} if any(names) else None
         evaluation: Evaluation[Any, Any, Any] = Evaluation(
             task, cases=Dataset([]), settings=settings, name=_NAME, variants=variants
         )
         for scorer in calls.scorers:
             key, model = calls.scorer_keys.get(scorer, ""), calls.judge_models.get(scorer, "")
-            is_shared, is_limited = scorer in calls.scorer_keys and key in tasks, bool(model)
-            identity = _identity(key) if is_shared or is_limited else None
-            model = tasks[key].model if is_shared else model
-            judge = RecordedJudge(trials, identity, model, replays_429s=replays_429s)
+            is_shared = scorer in calls.scorer_keys and key in tasks
+            identity = _identity(key) if is_shared or model else None
+            judge = RecordedTask(scripts, rules, identity, tasks[key].model if is_shared else model, scorer)
             evaluation.score(name=scorer, timeout=None)(judge)
         self.evaluation = evaluation
         if len(tasks) == 1:  # A session names its only lane by an empty key.
             tasks = {"": task}
-        keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
+        keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, scripts)
         slots = _scorer_slots(recorded.settings, calls.scorers, self._change.slots)
         started = evolve_fact(
             recorded.started,
@@ -161,7 +162,7 @@ class _Recomputation(Session):
             forked_from=None,
         )
         chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
-        return Plan(settings, _trials(trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
+        return Plan(settings, _trials(scripts), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
 
 
 def _trials(scripts: "Mapping[str, _Script]") -> Iterator[Trial]:
@@ -206,30 +207,20 @@ def _identity(key: str) -> str:
 
 @attrs.define(eq=False)
 class _Script:
-    """A trial, and how many of its recorded attempts were repeated."""
+    """A trial, and how many of its recorded calls were repeated."""
 
     trial: RecordedTrial
-    attempts: int = 0
-    scorer_calls: dict[str, int] = attrs.field(factory=dict[str, int])
+    repeated: Counter[str] = attrs.field(factory=Counter[str])
+    """Scorer → calls; empty: attempts."""
 
-    def peek(self, *, replays_429s: bool) -> RecordedAttempt:
-        """Return the next attempt; after the last one, an output at once."""
-        attempt, self.attempts = _next(self.trial.attempts, self.attempts, replays_429s=replays_429s)
-        return attempt
-
-    def peek_scorer_call(self, scorer: str, *, replays_429s: bool) -> RecordedAttempt:
-        """Return the next call of a scorer; after the last one, a score at once."""
-        calls = self.trial.scorer_calls.get(scorer, ())
-        call, self.scorer_calls[scorer] = _next(calls, self.scorer_calls.get(scorer, 0), replays_429s=replays_429s)
-        return call
-
-
-def _next(attempts: Collection[RecordedAttempt], number: int, *, replays_429s: bool) -> tuple[RecordedAttempt, int]:
-    """Return the first attempt from a number on that is repeated, and its number."""
-    for position, attempt in enumerate(itertools.islice(attempts, number, None), number):
-        if replays_429s or attempt.failure is None or attempt.failure.category != "rate_limited":
-            return attempt, position
-    return _NOTHING, len(attempts)
+    def next_call(self, scorer: str, *, replays_429s: bool) -> RecordedAttempt:
+        """Return the next call that is repeated; after the last one, an output or a score at once."""
+        calls, first = self.trial.calls.get(scorer, ()), self.repeated[scorer]
+        for number, call in enumerate(itertools.islice(calls, first, None), first):
+            if replays_429s or call.failure is None or call.failure.category != "rate_limited":
+                self.repeated[scorer] = number
+                return call
+        return _NOTHING
 
 
 _NOTHING: Final = RecordedAttempt(0.0)
@@ -247,64 +238,68 @@ class _Keys(TaskKeys):
         return self.scripts[case.input].trial.key
 
 
-class RecordedChat:
-    """A task whose attempts take their recorded seconds.
+@attrs.frozen
+class _Rules:
+    """Which parts of recorded calls are repeated."""
+
+    replays_429s: bool = True
+    has_limits: bool = False
+    has_timeout: bool = False
+
+
+@attrs.frozen(eq=False)
+class RecordedTask:
+    """A task, or a scorer, whose calls take their recorded seconds.
 
     With a `rate_limit_identity`, each is one call of a model, and known limits apply to it. Without one, they apply to the
     model calls inside it that were recorded as steps.
     """
 
-    __name__ = "recorded_chat"
-    fingerprint = _NAME
-    takes_trial = True
-    definition: Mapping[str, Any] = {}
+    __name__ = "recorded"
+    fingerprint: ClassVar[str] = _NAME
+    takes_trial: ClassVar[bool] = False
+    takes_trajectory: ClassVar[bool] = False
+    definition: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(
-        self,
-        scripts: Mapping[str, _Script],
-        identity: str | None,
-        model: str,
-        *,
-        replays_429s: bool,
-        has_limits: bool,
-        has_timeout: bool,
-    ) -> None:
-        self._scripts = scripts
-        self.rate_limit_identity = identity
-        self.model = model
-        self._replays_429s = replays_429s
-        self._has_limits = has_limits
-        self._has_timeout = has_timeout
+    _scripts: Mapping[str, _Script]
+    _rules: _Rules
+    rate_limit_identity: str | None
+    model: str
+    _scorer: str = ""
+    """Its name; empty: it is a task."""
 
     @asynccontextmanager
     async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
-        """Return this task: nothing has to be opened."""
+        """Return this object: nothing has to be opened."""
         await trio.lowlevel.checkpoint()
         yield self
 
-    def call_size(self, case: Case, /) -> CallSize:
-        """Return the size of the next call for a case."""
-        return self._scripts[case.input].peek(replays_429s=self._replays_429s).size
-
-    async def __call__(self, _: Any, /) -> Any:
+    async def __call__(self, output: Any) -> Any:
         """Return nothing: it is called in a session only."""
-        await trio.lowlevel.checkpoint()
 
-    async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Take the recorded seconds, and end as recorded."""
-        script = self._scripts[trial.trial]
-        attempt = script.peek(replays_429s=self._replays_429s)
-        script.attempts += 1
-        if attempt.has_timed_out and self._has_timeout:
+    def call_size(self, value: Case | ScorerInput, /) -> CallSize:
+        """Return the size of the next call for a case or an output."""
+        return self._next(value.input if isinstance(value, Case) else value.trial)[1].size
+
+    def _next(self, trial: str) -> tuple[_Script, RecordedAttempt]:
+        script = self._scripts[trial]
+        return script, script.next_call(self._scorer, replays_429s=self._rules.replays_429s)
+
+    async def call(self, value: Any, _: object, /) -> Any:
+        """Take the recorded seconds, and end as recorded; a score is no result. An input is the id of its trial."""
+        script, call = self._next(value.trial if self._scorer else value)
+        script.repeated[self._scorer] += 1
+        if call.has_timed_out and self._rules.has_timeout:
             await trio.sleep_forever()
-        if self._has_limits and attempt.calls:
-            await _make_calls(attempt)
+        if self._rules.has_limits and call.calls:
+            await _make_calls(call)
         else:
-            await trio.sleep(attempt.seconds)
-        if attempt.failure is not None:
-            raise RemoteError(attempt.failure, _DESCRIPTION)
-        if self._has_limits and attempt.usage is not None:
-            engine_note(answer={"usage": attempt.usage})
+            await trio.sleep(call.seconds)
+        if call.failure is not None:
+            raise RemoteError(call.failure, _DESCRIPTION)
+        if self._rules.has_limits and call.usage is not None:
+            engine_note(answer={"usage": call.usage})
+        return True
 
 
 async def _make_calls(attempt: RecordedAttempt) -> None:
@@ -332,47 +327,6 @@ async def _make_call_and_next(
         number, *others = call.next or (None,)
         for other in others:
             nursery.start_soon(_make_call_and_next, steps, calls, other, nursery)
-
-
-class RecordedJudge:
-    """A scorer whose calls take their recorded seconds."""
-
-    __name__ = "recorded_judge"
-    fingerprint = _NAME
-    takes_trial = False
-    takes_trajectory = False
-    definition: Mapping[str, Any] = {}
-
-    def __init__(self, scripts: Mapping[str, _Script], identity: str | None, model: str, *, replays_429s: bool) -> None:
-        self._scripts = scripts
-        self.rate_limit_identity = identity
-        self.model = model
-        self._replays_429s = replays_429s
-
-    @asynccontextmanager
-    async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
-        """Return this scorer: nothing has to be opened."""
-        await trio.lowlevel.checkpoint()
-        yield self
-
-    async def __call__(self, output: Any) -> Any:
-        """Return nothing: it is called in a session only."""
-
-    def call_size(self, value: ScorerInput, /) -> CallSize:
-        """Return the size of the next call for an output."""
-        return self._scripts[value.trial].peek_scorer_call(value.scorer, replays_429s=self._replays_429s).size
-
-    async def call(self, value: ScorerInput, _: object, /) -> Any:
-        """Take the recorded seconds, and end as recorded; the score is no result."""
-        script = self._scripts[value.trial]
-        call = script.peek_scorer_call(value.scorer, replays_429s=self._replays_429s)
-        script.scorer_calls[value.scorer] = script.scorer_calls.get(value.scorer, 0) + 1
-        await trio.sleep(call.seconds)
-        if call.failure is not None:
-            raise RemoteError(call.failure, _DESCRIPTION)
-        if call.usage is not None:
-            engine_note(judge_usage={"usage": call.usage})
-        return True
 
 
 async def _inline(call: Callable[[], T], /) -> T:

@@ -16,6 +16,7 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE, is_amount
+from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.runner.calls.call_size import CallSize, max_output
 from evaljournal.runner.retries.classify import Failure
 
@@ -70,8 +71,8 @@ class RecordedTrial:
     repeat: int
     key: str = ""
     """Its rate-limit key."""
-    attempts: deque[RecordedAttempt] = attrs.field(factory=deque[RecordedAttempt])
-    scorer_calls: dict[str, deque[RecordedAttempt]] = attrs.field(factory=dict[str, deque[RecordedAttempt]])
+    calls: dict[str, deque[RecordedAttempt]] = attrs.field(factory=dict[str, deque[RecordedAttempt]])
+    """Scorer → its calls; empty: the attempts."""
 
 
 @attrs.define(eq=False)
@@ -102,7 +103,7 @@ class RecordedCalls:
         self.agent_keys: set[str] = set()
         """Rate-limit keys of attempts whose model calls were recorded as steps."""
         self.counts = Counter[str]()
-        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens`, `replayed` steps and `advertised` limits."""
+        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens`, `replayed` calls and `advertised` limits."""
         self._running: dict[str, _Running] = {}
         self._scoring: dict[tuple[str, str], float] = {}
         """Trial and scorer of a call in flight → its start."""
@@ -154,6 +155,7 @@ class RecordedCalls:
             return
         self.counts["attempts"] += 1
         self.counts["batched"] += event.batch > 0
+        self.counts["replayed"] += event.key == REPLAYED
         trial.key = event.key
         request: Any = event.request if isinstance(event.request, dict) else {}
         if isinstance(model := request.get("model"), str):
@@ -174,9 +176,10 @@ class RecordedCalls:
             self.agent_keys.add(trial.key)
         first_calls, calls, tail = _calls(running, t)
         self._kept_steps.pop(event.trial, None)
-        if trial.attempts and (earlier := trial.attempts[-1].failure) is not None and earlier.category == "fatal":
-            trial.attempts.pop()  # It stopped the run: a fatal failure is not retried otherwise.
-        trial.attempts.append(
+        attempts = trial.calls.setdefault("", deque())
+        if attempts and (earlier := attempts[-1].failure) is not None and earlier.category == "fatal":
+            attempts.pop()  # It stopped the run: a fatal failure is not retried otherwise.
+        attempts.append(
             RecordedAttempt(
                 seconds=_seconds(t - running.start),
                 failure=failure,
@@ -220,7 +223,7 @@ class RecordedCalls:
         if trial is None or (start is None and event.elapsed < _JUDGE_SECONDS):
             return
         if start is None:
-            if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.scorer_calls:
+            if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.calls:
                 return  # Another score of the same call.
             self._judges.add(scorer)
         failure = None
@@ -230,7 +233,7 @@ class RecordedCalls:
         elif isinstance(event, events.ScoringFailed):
             failure = Failure(category="fatal")
         seconds = _seconds(event.elapsed if start is None else t - start)
-        trial.scorer_calls.setdefault(scorer, deque()).append(RecordedAttempt(seconds, failure))
+        trial.calls.setdefault(scorer, deque()).append(RecordedAttempt(seconds, failure))
 
     def _note(self, event: events.Noted) -> None:
         value: Any = event.value if isinstance(event.value, dict) else {}

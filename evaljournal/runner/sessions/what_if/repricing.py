@@ -19,6 +19,7 @@ from evaljournal.runner.calls.dialects import split_model
 from evaljournal.runner.calls.prices import BATCH, Price, Tokens, price_of
 from evaljournal.runner.calls.usage import one_hour_writes
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.steps.replies.recorded import RecordedReply
 
 
 @attrs.define(eq=False)
@@ -62,9 +63,11 @@ class Repricing:
             case _:
                 pass
 
-    def usage_of(self, event: events.StepCompleted) -> Any:
+    def usage_of(self, step: events.StepCompleted | RecordedReply) -> Any:
         """Return the usage of a step."""
-        return self._of_reply(event.usage, event.output, _requested_model(event), is_inner=True)
+        model = step.input.get("model") if isinstance(step.input, dict) else None
+        model = model if isinstance(model, str) else step.name.partition(" ")[2]
+        return self._of_reply(step.usage, step.output, model, is_inner=True)
 
     def _mark(self, trial: str, batch: int, *, is_judge: bool) -> None:
         (self._batched.add if batch else self._batched.discard)((trial, is_judge))
@@ -156,9 +159,3 @@ def parse_models(values: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"--model-price {value}: expected MODEL, or OLD=NEW for the calls of one model, each once")
         models[old.strip()] = new.strip()
     return models
-
-
-def _requested_model(event: events.StepCompleted) -> str:
-    request: Any = event.input if isinstance(event.input, dict) else {}
-    model = request.get("model")
-    return model if isinstance(model, str) else event.name.partition(" ")[2]

@@ -9,22 +9,20 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
 
-from evaljournal.runner.calls import OnLateResult, Task, WrappedTask
+from evaljournal.runner.calls import http
 from evaljournal.runner.calls.dialects import dialect_by_name, names
-from evaljournal.runner.calls.http import address
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 
 PLACEHOLDER: Final = "no-key-because-offline"
 """What stands for an API key that is not set."""
-_MAX_CAUSES: Final = 20
 _CONNECTS: Final = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
 _LOOKUPS: Final = frozenset({"socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"})
-_errors: Final[ContextVar[list["OfflineError"] | None]] = ContextVar("evaljournal_offline_errors", default=None)
+watched_call: Final[ContextVar[tuple[str, list["OfflineError"]]]] = ContextVar("evaljournal_offline_call")
+"""What is being called, for errors, and its errors."""
 _active = 0
 _is_hooked = False
 
@@ -51,14 +49,14 @@ def offline() -> Generator[None]:
         _is_hooked = True
         sys.addaudithook(_audit)
     variables = fill_keys()
-    address.missing_variable = PLACEHOLDER
+    http.missing_variable = PLACEHOLDER
     _active += 1
     try:
         yield
     finally:
         _active -= 1
         if not _active:
-            address.missing_variable = None
+            http.missing_variable = None
         for variable in variables:  # A later run of this process needs its own.
             os.environ.pop(variable, None)
 
@@ -74,10 +72,12 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if isinstance(target, tuple) and not _is_local(target[0]):
         host, port = (part.decode("idna") if isinstance(part, bytes) else part for part in target[:2])
-        error = OfflineError(f"offline, so nothing connects to {host}{'' if port is None else f':{port}'}")
-        errors = _errors.get()
-        if errors is not None:
-            errors.append(error)
+        label, errors = watched_call.get(("", []))
+        address_text = f"{host}{'' if port is None else f':{port}'}"
+        error = OfflineError(
+            f"{label}offline, so nothing connects to {address_text}; record its reply, or run without --offline"
+        )
+        errors.append(error)
         raise error
 
 
@@ -92,37 +92,3 @@ def _is_local(host: Any) -> bool:
     except ValueError:
         return False
     return ip.is_loopback or ip.is_unspecified
-
-
-def offline_task(task: Task, label: str) -> WrappedTask:
-    """Return a task, or a scorer, whose call fails if it tried to connect to another machine, whatever it made of the error."""
-    return WrappedTask(task, partial(_call_offline, label), takes_trial=task.takes_trial)
-
-
-async def _call_offline(label: str, task: Task, value: Any, on_late: OnLateResult) -> Any:
-    errors: list[OfflineError] = []
-    _errors.set(errors)
-    try:
-        output = await task.call(value, on_late)
-    except Exception as exc:
-        error = _error_in(exc) or (errors[0] if errors else None)
-        if error is None:
-            raise
-        raise _named(label, error) from exc
-    if errors:
-        raise _named(label, errors[0])
-    return output
-
-
-def _named(label: str, error: OfflineError) -> OfflineError:
-    return OfflineError(f"{label} is {error}; record its reply, or run without --offline")
-
-
-def _error_in(exc: BaseException) -> OfflineError | None:
-    """Return the error of a connection among the causes of an exception."""
-    link: BaseException | None = exc
-    for _ in range(_MAX_CAUSES):
-        if link is None or isinstance(link, OfflineError):
-            return link
-        link = link.__cause__ or link.__context__
-    return None

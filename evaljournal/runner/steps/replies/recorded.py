@@ -1,4 +1,4 @@
-"""What a source has recorded about one trial: the steps of an attempt, an answer, and verdicts.
+"""What a source has recorded about one trial: the steps of an attempt, an answer, and the replies of judges.
 
 **A reply belongs to what was asked**, as a step does: to the name and the fingerprint of its input. Equal keys are a queue, in
 the order in which the calls started; the order of their ends depends on latencies, which a replay does not have.
@@ -12,17 +12,30 @@ like those of the task itself.
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any, Final
 
 import attrs
 
 from evaljournal.journal.events import StepKind, StepReplayed
-from evaljournal.replay.state.usage import add
+from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.steps.admission import ReplayedFailure
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step
 
 TrialKey = tuple[str, str, int]
 """Fingerprint of the case's content, variant and repeat: two trials with the same key ask the same."""
+CALL: Final = "call"
+"""Name of the reply to the one call of a chat model or an endpoint."""
+
+
+def judge_name(scorer: str) -> str:
+    """Return the name of the replies of a judge."""
+    return f"judge {scorer}"
+
+
+def fingerprint_of(asked: Any) -> str:
+    """Return what identifies a call that is no step: its request and where it goes, or what a judge is asked."""
+    return digest(canonical(asked, "the request"))
 
 
 @attrs.frozen(kw_only=True)
@@ -43,16 +56,18 @@ class Origin:
 
 @attrs.frozen(kw_only=True)
 class RecordedReply(RecordedResult):
-    """The result of a step in a source."""
+    """The result of a step in a source, the output of a chat model or an endpoint, or the reply of a judge."""
 
-    step: int
-    """Its number in its attempt."""
+    step: int = 0
+    """Its number in its attempt; 0: it is no step."""
     name: str
-    kind: StepKind
+    kind: StepKind = "model"
     fingerprint: str
     origin: Origin
     input: Any = None
-    """Its complete input; None: the source does not have it."""
+    """What was asked, completely; None: the source does not have it."""
+    facts: Any = None
+    """What was noted about an answer, without its usage."""
     reusable: bool = True
     error: str = ""
     """Type of the exception that it raised; empty if it was completed."""
@@ -72,21 +87,14 @@ class RecordedReply(RecordedResult):
             yield reply
             yield from reply.all_inner
 
-    @property
-    def unpaid(self) -> dict[str, Any] | None:
-        """What it and the steps inside it used."""
-        usage: dict[str, Any] = {}
-        for reply in (self, *self.all_inner):
-            add(usage, reply.usage)
-        return usage or None
-
     def record_use(self, steps: AttemptSteps, step: Step) -> None:
         """Record that a step got this reply, after the steps inside it; raise if the reply is a failure."""
         if self.error:
             failure = ReplayedFailure(self.error, self.message, is_repeated=steps.has_result(step))
             steps.fail(step, failure)
             raise failure
-        self.record_inner(steps, step.number)
+        if self.inner:
+            self.record_inner(steps, step.number)
         input_to_record, continues = steps.inputs.record(step.number, step.input)
         self._record(steps, step.number, step.parent, input_to_record, continues)
 
@@ -122,35 +130,6 @@ class RecordedReply(RecordedResult):
 
 
 @attrs.frozen(kw_only=True)
-class RecordedAnswer:
-    """The output of a trial that makes one call: that of a chat model or of an endpoint."""
-
-    request: Any
-    """The request as it is recorded; None: it is not."""
-    key: str
-    """Fingerprint of the request."""
-    output: Any
-    facts: Any = None
-    """What the attempt has noted about the answer, without its usage."""
-    usage: Any = None
-    origin: Origin
-
-
-@attrs.frozen(kw_only=True)
-class RecordedVerdict:
-    """The reply of a judge."""
-
-    scorer: str
-    key: str
-    """Fingerprint of what the judge was asked."""
-    reply: str
-    model: str = ""
-    """The model that answered, if it is not the one that was asked."""
-    usage: Any = None
-    origin: Origin
-
-
-@attrs.frozen(kw_only=True)
 class TrialReplies:
     """What a source has recorded for one trial."""
 
@@ -158,14 +137,14 @@ class TrialReplies:
     """Its id in the source."""
     steps: tuple[RecordedReply, ...] = ()
     """Those that the task itself has called, in the order in which they started; others are inside them."""
-    answer: RecordedAnswer | None = None
-    verdicts: tuple[RecordedVerdict, ...] = ()
-    """In the order in which the judges answered."""
+    has_output: bool = False
+    calls: tuple[RecordedReply, ...] = ()
+    """The replies of judges, in the order in which they came, and before them the output of a chat model or an endpoint."""
 
     def offered(self, *, before: float = float("inf"), errors: bool = False) -> Iterator[tuple[Key, RecordedReply]]:
-        """Yield the replies that answer calls, with their keys; `before`: only those of steps with a smaller number.
+        """Yield the replies that answer steps, with their keys; `before`: only those of steps with a smaller number.
 
-        `errors`: also the failures that calls had.
+        `errors`: also the failures that steps had.
         """
         stack = list(reversed(self.steps))
         while stack:
@@ -175,38 +154,13 @@ class TrialReplies:
             elif reply.step < before and (errors or not reply.error):
                 yield reply.key, reply
 
-
-class ReplySource(Protocol):
-    """A run, or a packed file, with recorded replies. Its methods may be called in any thread."""
+    @property
+    def all_steps(self) -> Iterator[RecordedReply]:
+        """All steps, also those inside others."""
+        for step in self.steps:
+            yield from (step, *step.all_inner)
 
     @property
-    def name(self) -> str:
-        """Its path, as the user has passed it."""
-        ...
-
-    @property
-    def run(self) -> str:
-        """Id of the run."""
-        ...
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this user has written it on this machine."""
-        ...
-
-    def destination(self, variant: str) -> dict[str, Any]:
-        """Return where the calls of a variant went."""
-        ...
-
-    def pooled(self, key: Key, used_seqs: set[int]) -> RecordedReply | None:
-        """Return the first reply of any trial that has a key and is not used yet."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The `run` and its `head` when it was opened, which a later session must find again."""
-        ...
-
-    def find(self, key: TrialKey, case: str) -> TrialReplies | None:
-        """Return what is recorded for a trial; None: nothing. Of several trials with the key, that of the case of this name."""
-        ...
+    def usable_elsewhere(self) -> Iterator[RecordedReply]:
+        """The replies that may answer a call of any trial."""
+        return (reply for reply in chain(self.all_steps, self.calls) if reply.reusable and not reply.error)
