@@ -1,11 +1,12 @@
 """Set-up of every test: a temporary working directory, trio with a virtual clock, a seeded order of tasks, a timeout."""
 
 import functools
+import gc
 import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -83,6 +84,17 @@ def pytest_report_header() -> str:
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
     """Skip a test module that imports a package that is not installed and that only some tests need."""
     return OptionalModule.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules are imported, nor later among them and the tests: all stay until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

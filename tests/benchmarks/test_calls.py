@@ -17,7 +17,9 @@ ATTEMPTS: Final = 5
 early for a second result only adds calls, so a load on the machine adds some to most measurements, but a regression to all."""
 
 
-@pytest.mark.parametrize("kind", MAX_CALLS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in {"trio", "chat"} else pytest.mark.exhaustive) for kind in MAX_CALLS]
+)
 def test_calls_of_a_trial(kind: str) -> None:
     """A trial does not need more Python calls than before: features that are off cost nothing."""
     with serving() as server:

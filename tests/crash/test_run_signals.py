@@ -61,7 +61,7 @@ SCRIPT = textwrap.dedent(
     ("place", "number", "code", "out"),
     [
         ("script", signal.SIGINT, -signal.SIGINT, ""),
-        ("script", signal.SIGTERM, -signal.SIGTERM, ""),
+        pytest.param("script", signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.exhaustive),
         ("asyncio", signal.SIGINT, -signal.SIGINT, "outcome interrupted\n"),
         ("cell", signal.SIGINT, 0, "run was stopped gracefully; `run(…, resume=True)` resumes it\nTrue\n"),
     ],

@@ -71,11 +71,11 @@ def check_admitted(path: Path, server: Server, calls: int = TRIALS * CALLS) -> N
     ("provider", "turn", "loop"),
     [
         (OpenAI, chat, None),
-        (OpenAI, chat_async, "asyncio"),
-        (OpenAI, chat_async, "trio"),
-        (Anthropic, message, None),
         (Anthropic, message_async, "asyncio"),
-        (Anthropic, message_async, "trio"),
+        (OpenAI, chat_async, "trio"),
+        pytest.param(Anthropic, message, None, marks=pytest.mark.exhaustive),
+        pytest.param(OpenAI, chat_async, "asyncio", marks=pytest.mark.exhaustive),
+        pytest.param(Anthropic, message_async, "trio", marks=pytest.mark.exhaustive),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -281,7 +281,7 @@ def load_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return load
 
 
-@pytest.mark.parametrize("name", ["plain", "awaited"])
+@pytest.mark.parametrize("name", ["awaited", pytest.param("plain", marks=pytest.mark.exhaustive)])
 def test_calls_in_workers_follow_advertised_limits(path: Path, load_agent: Callable[..., Any], name: str) -> None:
     """Calls in several processes wait in the session, in one queue."""
     with serving(limited(OpenAI)) as served:

@@ -27,8 +27,10 @@ from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, 
 
 pytestmark = pytest.mark.slow
 
-SAMPLE = 6
-"""Directories in each of the quick tests, each read by a different part of the commands."""
+SAMPLE = 3
+"""Directories that are chosen at random in each of the quick tests."""
+STRIDE = 6
+"""Each of them is read by one command in six, so that consecutive ones are read by different commands."""
 BATCH = 24
 """Directories that one process reads: a new process for each would take most of the time."""
 CODES = {0, 1, 2, 3, 4, 5}
@@ -305,7 +307,7 @@ def test_changed_fields(forks: Forks, tmp_path: Path, part: int | None) -> None:
     if part is None:
         types = [fields["type"] for fields in event_samples()]
         out_of_range = [(types.index(event), field, value) for event, field, value in OUT_OF_RANGE]
-        cases, stride = [*random.Random(0).sample([*changed_fields()], SAMPLE), *out_of_range], SAMPLE
+        cases, stride = [*random.Random(0).sample([*changed_fields()], SAMPLE), *out_of_range], STRIDE
     readers = {"diff /run /run", *(f"{name} /run" for name in ("verify", "status", "log", "show", "watch", "replay"))}
     for case, codes in check_all(forks, tmp_path, cases, write_changed, stride):
         assert not is_invalid(*case) or {4} >= {codes[command] for command in readers & codes.keys()}, case

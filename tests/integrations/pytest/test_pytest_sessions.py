@@ -61,7 +61,7 @@ def calls(server: Server, name: str) -> list[str]:
     ("number", "is_stuck", "code"),
     [
         pytest.param(signal.SIGKILL, "False", -signal.SIGKILL, id="kill"),
-        pytest.param(signal.SIGINT, "False", pytest.ExitCode.INTERRUPTED, id="ctrl-c"),
+        pytest.param(signal.SIGINT, "False", pytest.ExitCode.INTERRUPTED, id="ctrl-c", marks=pytest.mark.exhaustive),
         pytest.param(signal.SIGINT, "True", 3, id="ctrl-c-stuck"),
     ],
 )
