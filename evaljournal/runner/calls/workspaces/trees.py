@@ -183,20 +183,28 @@ def copy_tree(source: Path, target: Path, index: Index | None = None) -> Places:
 def _copy_file(entry: TreeEntry, target: str) -> tuple[int, int]:
     """Copy a file, and return the place of the copy."""
     size, mode = entry.status.st_size, entry.status.st_mode & 0o777 | stat.S_IRUSR
-    with (
-        open(open_file(entry.name, parent=entry.parent), "rb", buffering=0) as old,
-        open(target, "xb", opener=partial(os.open, mode=mode)) as new,
-    ):
+    old = open_file(entry.name, parent=entry.parent)
+    try:
+        new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            while size > 0 and (count := os.copy_file_range(old.fileno(), new.fileno(), size)):
-                size -= count
-        except (AttributeError, OSError):  # It is not supported here; any other problem is raised again.
-            while size > 0 and (content := old.read(min(size, _CHUNK))):
-                size -= new.write(content)
-            new.flush()
-        os.utime(new.fileno(), ns=(entry.status.st_mtime_ns, entry.status.st_mtime_ns))  # Build tools compare it.
-        status = os.fstat(new.fileno())
+            _copy_content(old, new, size)
+            os.utime(new, ns=(entry.status.st_mtime_ns, entry.status.st_mtime_ns))  # Build tools compare it.
+            status = os.fstat(new)
+        finally:
+            os.close(new)
+    finally:
+        os.close(old)
     return status.st_ino, status.st_ctime_ns
+
+
+def _copy_content(old: int, new: int, size: int) -> None:
+    try:
+        while size > 0 and (count := os.copy_file_range(old, new, size)):
+            size -= count
+    except (AttributeError, OSError):  # It is not supported here; any other problem is raised again.
+        with open(new, "wb", closefd=False) as file:
+            while size > 0 and (content := os.read(old, min(size, _CHUNK))):
+                size -= file.write(content)
 
 
 def write_file(root: Path, path: str, content: bytes, mode: int = 0o644) -> None:
