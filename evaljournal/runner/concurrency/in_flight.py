@@ -28,8 +28,6 @@ BUSY_SHARE: Final = 0.85
 it."""
 OTHER_LOAD: Final = 1.2
 """Ratio from which two loads are compared."""
-_SMALL_PART: Final = 16
-"""One in this many calls may have been accepted only because others had just ended."""
 
 
 def lower_load(load: int) -> int:
@@ -137,8 +135,8 @@ class InFlight:
             self.phase, self.phase_start, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
 
     def _safe_load(self) -> int:
-        """Return the highest accepted load, without calls that were accepted only because others had just ended."""
-        return self.highest_accepted_load - max(self.highest_accepted_load // _SMALL_PART, 1)
+        """Return the highest accepted load, without the one in a window that was accepted because others had just ended."""
+        return self.highest_accepted_load - max(self.highest_accepted_load // WINDOW, 1)
 
     def ends_test(self, start: Start) -> bool:
         """Return whether a 429 ends the test of a higher limit; after several accepted calls, a single one may be random."""
