@@ -7,7 +7,6 @@ Endpoints limit calls in different ways. Each has a module:
     latency     no errors, only slower               a load that adds no throughput is undone
     breaker     5xx, connection errors, no response  only probes start, until one is answered
     random_429s 429s at random, at any load          they are ignored
-    chance      failures of single calls             more in a row are needed for an overload or an outage
 
 This module passes events to them, finds out which of them explains a 429, and makes the decision.
 
@@ -294,7 +293,8 @@ class Adaptive:
 
     def _open_for_hung_calls(self) -> None:
         evidence = f"no response to {len(self._calls)} calls for {self._now - self._last_end:.1f} s"
-        self._in_flight.record_no_response(len(self._calls), self._now, self._start_count)
+        # Timeouts show a load that was too high for longer, so they lower the limit further.
+        self._in_flight.record_overload(len(self._calls) // 2, self._now, self._start_count)
         self._record_limit("no_response", evidence)
         self._calls.clear()
         self._breaker.begin("no_response", self._last_end, self._now, self._start_count, probe_at=self._now)
@@ -311,9 +311,9 @@ class Adaptive:
         in_flight.timeouts += is_counted and start.order > in_flight.last_lowered
         if breaker.open or self.limit == 1 or breaker.newest_answered <= in_flight.last_lowered:
             self._process_unavailable(start, failures)  # At a lower load, calls time out too: the endpoint is unavailable.
-        elif in_flight.timeouts >= breaker.chance.in_a_row(FEW):
+        elif in_flight.timeouts >= breaker.in_a_row(FEW):
             evidence = f"{in_flight.timeouts} calls timed out, and none that was sent later was answered soon"
-            in_flight.record_timeouts(start.in_flight, self._now, self._start_count)
+            in_flight.record_overload(start.in_flight // FEW, self._now, self._start_count)
             self._record_limit("timeouts", evidence)
             breaker.failures.clear()
 
@@ -328,7 +328,7 @@ class Adaptive:
                 self._resume(evidence)
             else:
                 self._suspend(breaker.record_failed_probe(self._now))
-        elif failures >= breaker.chance.in_a_row(MANY):
+        elif failures >= breaker.in_a_row(MANY):
             first = min(breaker.failures)
             if failures > sum(call.order > first for call in self._calls.values()):  # Those may still be answered.
                 self._suspend(breaker.open_for_failures(self._now))

@@ -8,6 +8,9 @@ The breaker opens after several failures of calls since which no later one was a
 **An input that always fails is no outage.** A trial is the cause of its own failures if a call that was sent after its first
 failed one was accepted; or if any call was answered since, and the trial has failed several times. Its failures do not count,
 and if too few others are left, the breaker closes. In an outage, where nothing is answered, no trial is a cause.
+
+**Some endpoints fail a share of all calls at any load.** An outage shows in many calls together. So failures that later calls
+did not share are counted, and with many of them, more in a row are needed for an outage, or for an overload by timeouts.
 """
 
 from typing import Final
@@ -15,8 +18,7 @@ from typing import Final
 from attrs import define, field
 
 from evaljournal.replay.state.pauses import PROBE_PATIENCE
-from evaljournal.runner.concurrency.chance import Chance
-from evaljournal.runner.concurrency.constants import SEVERAL
+from evaljournal.runner.concurrency.constants import SEVERAL, WINDOW
 from evaljournal.runner.concurrency.pace import PLATEAU_LONGEST
 from evaljournal.runner.concurrency.start import Start
 
@@ -24,6 +26,8 @@ PROBE_SOONEST: Final = 1.0
 """Minimum seconds between two probes."""
 _PROBES, _LIMITED_PROBES = 10, 4
 """The seconds between two probes are the outage so far divided by this. Rate-limited ones may use up quota."""
+_WEIGHT: Final = 1 / (SEVERAL * WINDOW)
+"""Weight of one call in the share of single failures: it follows a change within so many calls."""
 
 
 @define
@@ -54,8 +58,8 @@ class Breaker:
     """The newest start that was answered."""
     last_answer: float = 0.0
     """When a call was last answered."""
-    chance: Chance = field(factory=Chance)
-    """Failures that later calls did not share."""
+    single_share: float = 0.0
+    """Share of calls that failed although calls that were sent later were accepted. It fades with every answer."""
 
     def is_cause(self, trial: str) -> bool:
         """Return whether a trial is the cause of its failures: calls that were sent later, or several after it, succeed."""
@@ -69,7 +73,7 @@ class Breaker:
         failed = self.failed_trials.setdefault(start.trial, _FailedTrial(start.order, t))
         failed.failures += 1
         if start.order <= max(newest_accepted, self.barrier) or (newest_accepted and self.is_cause(start.trial)):
-            self.chance.count(1)
+            self._count_single()
         else:
             self.failures[start.order] = start
         return len(self.failures)
@@ -77,8 +81,16 @@ class Breaker:
     def accept(self, newest_accepted: int) -> None:
         """Forget the failures since which a call was accepted, and those that their trials have caused."""
         failures = {n: start for n, start in self.failures.items() if n > newest_accepted and not self.is_cause(start.trial)}
-        self.chance.count(len(self.failures) - len(failures))
+        for _ in range(len(self.failures) - len(failures)):
+            self._count_single()
         self.failures = failures
+
+    def _count_single(self) -> None:
+        self.single_share += _WEIGHT * (1 - self.single_share)
+
+    def in_a_row(self, count: int) -> float:
+        """Return how many failures in a row are as improbable as `count` are where hardly any single call fails."""
+        return count / (1 - self.single_share)
 
     def open_for_failures(self, t: float) -> str:
         """Open the breaker because of the failures; return the evidence."""
@@ -106,8 +118,7 @@ class Breaker:
         self.newest_answered, self.last_answer = max(self.newest_answered, start.order), t
         if self.failed_trials:
             self.failed_trials.pop(start.trial, None)
-        if self.chance.share:
-            self.chance.fade()
+        self.single_share -= _WEIGHT * self.single_share
         if self.open and start.order > self.barrier:
             return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
         return self.close_without_outage(newest_start) if self.failures else None

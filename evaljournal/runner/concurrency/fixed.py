@@ -36,7 +36,8 @@ class Fixed:
             result = result_of(event)
             changes += self._adjust(result.outcome, t)
             if result.retry_after is not None:
-                evidence = f"{result.cause} at {len(self._in_flight) + 1} in flight"
+                cause = "429" if result.outcome == "rate_limited" else result.outcome.replace("_", " ")
+                evidence = f"{cause} at {len(self._in_flight) + 1} in flight"
                 changes += self._pause.begin_retry_after(t, result.retry_after, evidence)
         return changes
 

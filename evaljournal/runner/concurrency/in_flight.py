@@ -28,10 +28,6 @@ BUSY_SHARE: Final = 0.85
 it."""
 OTHER_LOAD: Final = 1.2
 """Ratio from which two loads are compared."""
-_SMALL_PART: Final = 16
-"""One in this many calls may have been accepted only because others had just ended."""
-_NO_RESPONSE_CUT: Final = 2
-"""Divisor of the load when nothing responds; it is `FEW` when calls time out: those have been too many for longer."""
 
 
 def lower_load(load: int) -> int:
@@ -121,15 +117,8 @@ class InFlight:
     def _longer_period(self) -> float:
         return min(2 * self.period, LONG_TIME)
 
-    def record_timeouts(self, load: int, t: float, last_start: int) -> None:
-        """Lower the limit: calls time out at `load`."""
-        self._overload(load // FEW, t, last_start)
-
-    def record_no_response(self, load: int, t: float, last_start: int) -> None:
-        """Lower the limit: the endpoint does not respond at `load`."""
-        self._overload(load // _NO_RESPONSE_CUT, t, last_start)
-
-    def _overload(self, limit: int, t: float, last_start: int) -> None:
+    def record_overload(self, limit: int, t: float, last_start: int) -> None:
+        """Lower the limit: at the current load calls time out, or nothing responds."""
         self._climb(max(min(limit, self.limit), 1))
         self.threshold, self.phase_start, self.last_lowered = self.limit, t, last_start
         self.growth, self.timeouts = 0.0, 0
@@ -146,8 +135,8 @@ class InFlight:
             self.phase, self.phase_start, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
 
     def _safe_load(self) -> int:
-        """Return the highest accepted load, without calls that were accepted only because others had just ended."""
-        return self.highest_accepted_load - max(self.highest_accepted_load // _SMALL_PART, 1)
+        """Return the highest accepted load, without the one in a window that was accepted because others had just ended."""
+        return self.highest_accepted_load - max(self.highest_accepted_load // WINDOW, 1)
 
     def ends_test(self, start: Start) -> bool:
         """Return whether a 429 ends the test of a higher limit; after several accepted calls, a single one may be random."""

@@ -22,8 +22,6 @@ _SAME: Final = 0.05
 """Two loads are the same up to this difference."""
 _MAX_LATENCY_GROWTH: Final = 0.6
 """Growth of latency per growth of load up to which a higher load still raises throughput noticeably."""
-_DECISIVE_GROWTH: Final = 1.3
-"""If latency grew this many times as much as the load, one comparison is enough; otherwise, two in a row are needed."""
 
 
 @define
@@ -35,11 +33,6 @@ class LoadComparison:
     high: float
     high_seconds: float
     newest_is_high: bool
-
-    @property
-    def is_decisive(self) -> bool:
-        """Whether throughput clearly falls at the higher load, so that one comparison is enough."""
-        return self.high_seconds > _DECISIVE_GROWTH * self.low_seconds * self.high / self.low
 
     @property
     def raises_throughput(self) -> bool:
@@ -64,8 +57,6 @@ class LatencyBaseline:
     """Load and latency that new groups are compared with."""
     newest: tuple[float, float] = 0.0, 0.0
     """Load and latency of the newest group."""
-    slow_groups: int = 0
-    """Groups in a row that were too slow for their load."""
 
     def group_for_start(self, order: int, limit: int, last_lowered: int) -> Group:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
@@ -120,12 +111,7 @@ class LatencyBaseline:
         low, high = sorted((self.baseline, self.newest))
         if OTHER_LOAD * low[0] > high[0]:
             return None  # Neither the same load nor clearly another one.
-        comparison = LoadComparison(*low, *high, newest_is_high=high is self.newest)
-        self.slow_groups = 0 if comparison.raises_throughput else self.slow_groups + 1
-        if self.slow_groups == 1 and not comparison.is_decisive:
-            return None  # Chance can make one group slow.
-        self.slow_groups = 0
-        return comparison
+        return LoadComparison(*low, *high, newest_is_high=high is self.newest)
 
     def _is_same_load(self) -> bool:
         low, high = sorted((self.newest[0], self.newest[0] if self.baseline is None else self.baseline[0]))

@@ -34,11 +34,6 @@ class Result(NamedTuple):
     retry_after: float | None = None
     """Seconds to wait, from `Retry-After` or an equivalent."""
 
-    @property
-    def cause(self) -> str:
-        """The outcome in a few characters, for evidence."""
-        return "429" if self.outcome == "rate_limited" else self.outcome.replace("_", " ")
-
 
 def call_id(trial: str, scorer: str) -> str:
     """Return the id of a scorer call; the id of an attempt is its trial, which has at most one in flight."""
