@@ -26,7 +26,7 @@ from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.secrets.masking import mask_output
 from evaljournal.runner.secrets.shapes import mask_shapes
 from evaljournal.runner.steps.replies.recorded import RecordedReply, TrialReplies, fingerprint_of
-from evaljournal.runner.steps.replies.source import QUESTION, RecordedTrial, ReplySource
+from evaljournal.runner.steps.replies.source import QUESTION, ReplySource, TrialRecords
 
 FORMAT: Final = "evaljournal-replies"
 VERSION: Final = 1
@@ -64,7 +64,7 @@ def _line(seq: int, h: str, event: events.Event) -> bytes:
 
 
 def _packed_events(
-    source: ReplySource, entry: RecordedTrial, records: Iterable[Record], replies: TrialReplies
+    source: ReplySource, entry: TrialRecords, records: Iterable[Record], replies: TrialReplies
 ) -> Iterator[tuple[Record, events.Event]]:
     """Yield the records of a trial that its replies are read from, with only what is needed of their events."""
     answered: dict[int, RecordedReply] = {reply.seq: reply for reply in (*replies.all_steps, *replies.calls)}

@@ -59,7 +59,7 @@ def asked_of_judge(version: str, texts: Iterable[str]) -> list[str]:
 
 
 @attrs.define
-class RecordedTrial:
+class TrialRecords:
     """Where the records of a trial are."""
 
     key: TrialKey
@@ -89,12 +89,12 @@ class ReplySource:
     has_replies: bool = attrs.field(init=False, default=False)
     _starts: list[str] = attrs.field(init=False, factory=list[str])
     """Hashes of the starts of the run and its sessions."""
-    _trials: dict[str, RecordedTrial] = attrs.field(init=False, factory=dict[str, RecordedTrial])
+    _trials: dict[str, TrialRecords] = attrs.field(init=False, factory=dict[str, TrialRecords])
     _records: dict[int, Record] = attrs.field(init=False, factory=dict[int, Record])
     """The first records of a run, by location, which need not be read again."""
-    _pool: dict[Key, list[RecordedTrial]] = attrs.field(init=False, factory=dict[Key, list[RecordedTrial]])
+    _pool: dict[Key, list[TrialRecords]] = attrs.field(init=False, factory=dict[Key, list[TrialRecords]])
     """Key → trials with a reply that has it; empty unless replies of any trial are used."""
-    _entries: dict[TrialKey, list[RecordedTrial]] = attrs.field(init=False, factory=dict[TrialKey, list[RecordedTrial]])
+    _entries: dict[TrialKey, list[TrialRecords]] = attrs.field(init=False, factory=dict[TrialKey, list[TrialRecords]])
 
     def add(self, record: Record) -> None:
         """Add the next record of the first pass."""
@@ -111,7 +111,7 @@ class ReplySource:
                 self.definition = event.definition or self.definition
             case events.TrialEnqueued():
                 key = event.fingerprint, event.variant, event.repeat
-                self._trials[event.trial] = RecordedTrial(key, event.trial, event.case)
+                self._trials[event.trial] = TrialRecords(key, event.trial, event.case)
             case events.TrialWithdrawn():
                 self._trials.pop(event.trial, None)
             case events.AttemptStarted(request=None):
@@ -163,21 +163,21 @@ class ReplySource:
         replies = (reply for entry in self._pool.get(key, ()) for reply in self._read(entry).usable_elsewhere)
         return next((reply for reply in replies if reply.key == key and reply.origin not in used), None)
 
-    def trials(self) -> Iterator[tuple[RecordedTrial, list[Record], TrialReplies]]:
+    def trials(self) -> Iterator[tuple[TrialRecords, list[Record], TrialReplies]]:
         """Yield all trials with their records and replies."""
         for entry in self._trials.values():
             records = self._records_of(entry)
             yield entry, records, self._replies_in(entry, records)
 
-    def _read(self, entry: RecordedTrial) -> TrialReplies:
+    def _read(self, entry: TrialRecords) -> TrialReplies:
         return self._replies_in(entry, self._records_of(entry))
 
-    def _records_of(self, entry: RecordedTrial) -> list[Record]:
+    def _records_of(self, entry: TrialRecords) -> list[Record]:
         if all(location in self._records for location in entry.locations):
             return [with_loaded_blobs(self._records[location], DISK) for location in entry.locations]
         return self.records_at(entry.locations)
 
-    def _replies_in(self, entry: RecordedTrial, records: Iterable[Record]) -> TrialReplies:
+    def _replies_in(self, entry: TrialRecords, records: Iterable[Record]) -> TrialReplies:
         trial = _TrialReader(self, entry)
         for record in records:
             trial.add(record)
@@ -230,7 +230,7 @@ def _records_at(path: Path, locations: Iterable[int]) -> list[Record]:
 class _TrialReader:
     """The replies in the records of a trial."""
 
-    def __init__(self, source: ReplySource, entry: RecordedTrial) -> None:
+    def __init__(self, source: ReplySource, entry: TrialRecords) -> None:
         self._source, self._entry = source, entry
         self._trajectory = Trajectory()
         self._executed: dict[int, tuple[events.StepCompleted | events.StepFailed, Record]] = {}
