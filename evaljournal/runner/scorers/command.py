@@ -25,7 +25,7 @@ from evaljournal.runner.calls.http.reply_memory import ReplyMemory
 from evaljournal.runner.calls.workspaces import HOMES, attempts_of, directory_of, name_of
 from evaljournal.runner.calls.workspaces.original import Original, case_files
 from evaljournal.runner.calls.workspaces.programs import RUN, WORKSPACE, end_programs
-from evaljournal.runner.calls.workspaces.trees import WorkspaceProblem, copy_tree, relative_path, remove_tree, write_file
+from evaljournal.runner.calls.workspaces.trees import WorkspaceProblem, copy_agent_tree, relative_path, remove_tree, write_file
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.errors import UsageError
@@ -107,7 +107,7 @@ class CommandScorer(ProcessTask):
 
     def _prepare(self, case: Case, directory: Path, workspace: Path, copy: Path) -> None:
         remove_tree(copy)
-        copy_tree(workspace, copy)
+        copy_agent_tree(workspace, copy)
         if not self.files:
             return
         original = Original.at(directory / "original").with_files(case_files(case))

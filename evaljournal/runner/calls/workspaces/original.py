@@ -21,7 +21,7 @@ from evaljournal.runner.calls.workspaces.trees import (
     Fact,
     Index,
     WorkspaceProblem,
-    copy_tree,
+    copy_agent_tree,
     digest_of,
     index_tree,
     relative_path,
@@ -134,7 +134,7 @@ class Original:
         if source.revision:
             _clone(source, path)
         else:
-            copy_tree(source.path, path)
+            copy_agent_tree(source.path, path)
         original = _originals[path] = cls(path, index_tree(path))
         if not source.revision and digest_of(original.index) != source.digest:
             raise UsageError(f"{source.path} was changed while it was copied; try again")

@@ -153,48 +153,56 @@ def digest_of(index: Index) -> str:
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def copy_tree(source: Path, target: Path, index: Index | None = None) -> Places:
-    """Copy a tree to a new directory; raise a `WorkspaceProblem` if it was changed since it was indexed, or is too large.
-
-    Of the tree of an agent, which has no index, only what belongs into a workspace is copied: files that can be read, and
-    links that stay inside. The owner may always write directories.
-    """
+def copy_tree(source: Path, target: Path, index: Index) -> Places:
+    """Copy what an index lists to a new directory; raise a `WorkspaceProblem` if a file was changed since."""
     os.makedirs(target)
-    places, times, new_root = Places(), dict[str, int](), os.path.join(target, "")
+    places, root, new_root = Places(), os.path.join(source, ""), os.path.join(target, "")
+    for path, fact in index.items():
+        if fact.target:
+            os.symlink(fact.target, new_root + path)
+        elif stat.S_ISDIR(fact.mode):
+            os.mkdir(new_root + path, fact.mode & 0o777 | stat.S_IRWXU)
+        else:
+            places[path] = _copy_file(root + path, new_root + path, ctime_ns=fact.ctime_ns)
+    return places
+
+
+def copy_agent_tree(source: Path, target: Path) -> None:
+    """Copy what belongs into a workspace: files that can be read, directories, and links that stay inside."""
+    os.makedirs(target)
     for entry in _walk_bounded(source):
         if isinstance(entry, str):
             continue
-        new_path, mode = new_root + entry.path, entry.status.st_mode
-        times[entry.path] = entry.status.st_ctime_ns
+        new_path, mode = os.path.join(target, entry.path), entry.status.st_mode
         if stat.S_ISDIR(mode):
             os.mkdir(new_path, mode & 0o777 | stat.S_IRWXU)
         elif stat.S_ISREG(mode):
             with suppress(PermissionError):
-                places[entry.path] = _copy_file(entry, new_path)
+                _copy_file(entry.name, new_path, parent=entry.parent)
         elif stat.S_ISLNK(mode):
             link = os.readlink(entry.name, dir_fd=entry.parent)
             if not _leads_outside(source, entry.path, link):
                 os.symlink(link, new_path)
-    if index is not None and (changed := times.items() ^ {(path, fact.ctime_ns) for path, fact in index.items()}):
-        raise WorkspaceProblem(f"{source / min(changed)[0]} was changed while the run was using it; resume the run")
-    return places
 
 
-def _copy_file(entry: TreeEntry, target: str) -> tuple[int, int]:
-    """Copy a file, and return the place of the copy."""
-    size, mode = entry.status.st_size, entry.status.st_mode & 0o777 | stat.S_IRUSR
-    old = open_file(entry.name, parent=entry.parent)
+def _copy_file(source: str, target: str, *, parent: int | None = None, ctime_ns: int | None = None) -> tuple[int, int]:
+    """Copy a file, and return the place of the copy; raise if it was changed since its ctime was this."""
+    old = open_file(source, parent=parent)
     try:
+        status = os.fstat(old)
+        if ctime_ns not in {None, status.st_ctime_ns}:
+            raise WorkspaceProblem(f"{source} was changed while the run was using it; resume the run")
+        mode = status.st_mode & 0o777 | stat.S_IRUSR
         new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            _copy_content(old, new, size)
-            os.utime(new, ns=(entry.status.st_mtime_ns, entry.status.st_mtime_ns))  # Build tools compare it.
+            _copy_content(old, new, status.st_size)
+            os.utime(new, ns=(status.st_mtime_ns, status.st_mtime_ns))  # Build tools compare it.
             status = os.fstat(new)
+            return status.st_ino, status.st_ctime_ns
         finally:
             os.close(new)
     finally:
         os.close(old)
-    return status.st_ino, status.st_ctime_ns
 
 
 def _copy_content(old: int, new: int, size: int) -> None:
