@@ -25,6 +25,11 @@ def cities(server: Server, name: str) -> list[str]:
     return [next(city for city in CITIES if f"of {city}" in request["body"].lower()) for request in server.requests(name)]
 
 
+def recorded(event: str) -> int:
+    """Return how many records of a type are in the journal."""
+    return Path("runs/cities/0001/journal-000001.jsonl").read_text().count(f'"type":"{event}"')
+
+
 @pytest.mark.parametrize(
     ("dialect", "judge_dialect"),
     [("chat", "anthropic"), ("anthropic", "responses"), ("responses", "gemini"), ("gemini", "chat")],
@@ -42,6 +47,9 @@ def test_a_killed_run_is_resumed(server: Server, name: str, dialect: str, judge_
     )
     with process(*arguments) as running:
         assert wait_until(lambda: len(server.requests(name)) >= 4 and len(server.requests(judge)) >= 3)
+        assert wait_until(
+            lambda: recorded("attempt_succeeded") >= 3 and recorded("trial_scored") >= 2
+        )  # A record takes a moment.
         running.kill()
         running.communicate()
     in_flight = cities(server, name)[3], cities(server, judge)[2]

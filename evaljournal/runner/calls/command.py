@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import attrs
 import orjson
@@ -123,7 +123,7 @@ class ProcessTask:
     """What tasks and scorers that start a process for each call have in common: nothing is kept open between calls."""
 
     __slots__ = ()
-    takes_trial: bool = True
+    takes_trial: ClassVar[bool] = True
 
     @property
     def default_slots(self) -> int:
