@@ -1,6 +1,7 @@
 """Recorded replies: what is answered from a run, what is a miss, and what is recorded about it."""
 
 import gzip
+import json
 import os
 import socket
 import sys
@@ -193,6 +194,34 @@ def test_a_packed_file_has_the_same_replies(tmp_path: Path) -> None:
     assert (content, []) == pack(open_run(str(source)))
     assert (outputs(source), steps(source)) == (outputs(replayed), steps(replayed))
     assert (18 + 9, ()) == (verify_sources(replayed).checked, verify_sources(replayed).findings)
+
+
+def test_a_packed_file_keeps_the_order_of_keys(tmp_path: Path) -> None:
+    """What an agent writes of a recorded object into its next request is the same from the packed file."""
+    calls: list[str] = []
+
+    @durable(kind="tool")
+    def look_up(city: str) -> dict[str, Any]:
+        calls.append(city)
+        return {"zone": city, "degrees": 4, "sky": {"wind": 2, "cloud": "no"}}
+
+    @durable(kind="model")
+    def ask(text: str) -> str:
+        calls.append(text)
+        return text
+
+    def agent(city: str) -> str:
+        return ask(json.dumps(look_up(city)))
+
+    source, file = tmp_path / "a", tmp_path / "replies.gz"
+    run_real(define_real(agent, CASES), source)
+    del calls[:]
+    file.write_bytes(pack(open_run(str(source)))[0])
+
+    outcome = run_real(define_real(agent, CASES), tmp_path / "b", replies=str(file), offline=True, trust=True)
+
+    assert ([], 3) == (calls, outcome.state.completed)
+    assert outputs(source) == outputs(tmp_path / "b")
 
 
 def test_replies_that_were_changed_after_the_start_are_not_own(tmp_path: Path) -> None:

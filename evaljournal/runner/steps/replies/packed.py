@@ -59,8 +59,8 @@ def pack(source: ReplySource) -> tuple[bytes, list[str]]:
 
 
 def _line(seq: int, h: str, event: events.Event) -> bytes:
-    line = {"seq": seq, "h": h, "type": event_type(event), **non_default_fields(event)}
-    return orjson.dumps(mask_output(line), option=orjson.OPT_SORT_KEYS)
+    # The keys of an output keep their order: an agent may write them into its next request.
+    return orjson.dumps(mask_output({"seq": seq, "h": h, "type": event_type(event), **non_default_fields(event)}))
 
 
 def _packed_events(
