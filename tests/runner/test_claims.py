@@ -20,7 +20,7 @@ import pytest
 import trio
 
 import evaljournal
-from evaljournal import Score
+from evaljournal import Case, Score, rescore
 from evaljournal.journal import read
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, RunFinished
@@ -44,7 +44,7 @@ from evaljournal.runner.sessions.claims.claim import check_journal
 from evaljournal.runner.sessions.claims.files import claim_summaries, keep_statement, make_secret, newest_statement, read_secret
 from evaljournal.runner.sessions.claims.recompute import Recomputation
 from evaljournal.runner.sessions.claims.signing import check_signatures, read_public_keys, sign
-from evaljournal.scorers import command, contains, exact, f1, one_of, regex, similarity
+from evaljournal.scorers import close_to, command, contains, exact, f1, one_of, regex, similarity
 from tests.cases.test_golden_merge import GOLDEN
 from tests.claims import bundle, checked, claim, claimed_run, failures, forged, label, make_key
 from tests.journal.samples import complete_run, fake_clock, flip, segment, session, trial, write_sync
@@ -500,7 +500,7 @@ def test_nothing_else_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     recomputation = Recomputation({"exact": definition})
     [(_, value, reason)] = recomputation({"exact": {"version": exact.fingerprint}}, '"a"', '"a"')
 
-    assert (None, "not a built-in scorer that makes no calls") == (value, reason)
+    assert (None, "not recorded as a built-in scorer that makes no calls") == (value, reason)
     assert [] == list(tmp_path.iterdir())
 
 
@@ -528,9 +528,30 @@ def test_scores_that_cannot_be_recomputed_are_listed(tmp_path: Path) -> None:
     assert [] == failures(lines)
     assert [
         "exact: 7 scores not recomputed: another version of it",
-        "own: 7 scores not recomputed: not a built-in scorer that makes no calls",
+        "own: 7 scores not recomputed: not recorded as a built-in scorer that makes no calls",
         "regex (regex pattern='(i+)+t'): 7 scores not recomputed: its pattern might take long",
     ] == [line.text for line in lines if line.subject == "scores"]
+
+
+def test_scores_of_a_re_scoring_are_recomputed(tmp_path: Path) -> None:
+    """A scorer that `rescore` added, or put in place of another one, is recognized by its version if it has no parameters."""
+    path = claimed_run(tmp_path / "run", scorers=(exact, regex("^it")))
+    rescored = define_real(str, [Case(name="case-0", input=0, expected="it is 0")])
+    rescored.score(contains)
+    rescored.score(name="words")(f1)
+    rescored.score(regex())
+    rescored.score(close_to(0.1))
+    rescore(rescored, path)
+    lines = checked(tmp_path, bundle(path, claim(path, "contains>=0.5")))
+
+    assert [] == failures(lines)
+    assert [
+        "close_to: 7 scores not recomputed: not recorded as a built-in scorer that makes no calls",
+        "contains: 7 scores recomputed: equal",
+        "exact: 7 scores recomputed: equal",
+        "regex (regex pattern=None): 7 scores recomputed: equal",
+        "words (f1): 7 scores recomputed: equal",
+    ] == sorted(line.text for line in lines if line.subject == "scores")
 
 
 def test_a_scorer_under_another_name_is_named(tmp_path: Path, shared_run: Path, statement: Statement) -> None:
@@ -559,7 +580,7 @@ def test_a_name_is_no_verdict(tmp_path: Path, shared_run: Path, statement: State
 
     texts = [line.text for line in checked(tmp_path, forged(bundle(shared_run, statement), add))]
 
-    assert f"'{name}': 1 score not recomputed: not a built-in scorer that makes no calls" in texts
+    assert f"'{name}': 1 score not recomputed: not recorded as a built-in scorer that makes no calls" in texts
 
 
 def test_ssh_keygen_that_hangs_is_stopped(tmp_path: Path, statement: Statement, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -763,7 +784,9 @@ def test_a_command_that_scored_a_workspace_is_not_executed(tmp_path: Path, monke
 
     assert "once\n" == executions.read_text()
     assert [] == failures(lines)
-    assert "check: 1 score not recomputed: not a built-in scorer that makes no calls" in [line.text for line in lines]
+    assert "check: 1 score not recomputed: not recorded as a built-in scorer that makes no calls" in [
+        line.text for line in lines
+    ]
 
 
 def test_a_run_of_an_agent_can_be_attested(tmp_path: Path) -> None:

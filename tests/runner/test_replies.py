@@ -1,6 +1,7 @@
 """Recorded replies: what is answered from a run, what is a miss, and what is recorded about it."""
 
 import gzip
+import json
 import os
 import socket
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, Chat, Endpoint, UsageError, durable, evaluation, scorers, verify
+from evaljournal import Case, Chat, Endpoint, Retry, UsageError, durable, evaluation, rescore, scorers, verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -193,6 +194,34 @@ def test_a_packed_file_has_the_same_replies(tmp_path: Path) -> None:
     assert (content, []) == pack(open_run(str(source)))
     assert (outputs(source), steps(source)) == (outputs(replayed), steps(replayed))
     assert (18 + 9, ()) == (verify_sources(replayed).checked, verify_sources(replayed).findings)
+
+
+def test_a_packed_file_keeps_the_order_of_keys(tmp_path: Path) -> None:
+    """What an agent writes of a recorded object into its next request is the same from the packed file."""
+    calls: list[str] = []
+
+    @durable(kind="tool")
+    def look_up(city: str) -> dict[str, Any]:
+        calls.append(city)
+        return {"zone": city, "degrees": 4, "sky": {"wind": 2, "cloud": "no"}}
+
+    @durable(kind="model")
+    def ask(text: str) -> str:
+        calls.append(text)
+        return text
+
+    def agent(city: str) -> str:
+        return ask(json.dumps(look_up(city)))
+
+    source, file = tmp_path / "a", tmp_path / "replies.gz"
+    run_real(define_real(agent, CASES), source)
+    del calls[:]
+    file.write_bytes(pack(open_run(str(source)))[0])
+
+    outcome = run_real(define_real(agent, CASES), tmp_path / "b", replies=str(file), offline=True, trust=True)
+
+    assert ([], 3) == (calls, outcome.state.completed)
+    assert outputs(source) == outputs(tmp_path / "b")
 
 
 def test_replies_that_were_changed_after_the_start_are_not_own(tmp_path: Path) -> None:
@@ -532,6 +561,62 @@ def test_a_miss_of_a_judge_is_made_live(tmp_path: Path, server: Server, name: st
         assert (3, 6, 3) == (len(server.requests(name)), len(judges.prompts), outcome.state.completed)
         assert {"scorer:judge"} == {event.key for event in events(tmp_path / "b", ScorerCallStarted)}
         assert verify(tmp_path / "b").ok
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_verdict_belongs_to_the_judge_that_gave_it(tmp_path: Path, *, is_packed: bool) -> None:
+    """A judge that a re-scoring adds, or puts in place of another one, is answered with its own replies only."""
+    replies = ["I cannot say."] * 3 + ["Fine.\nverdict: correct"] * 3 + ["No.\nverdict: incorrect"] * 3
+    with judge_server(lambda _: replies.pop(0)) as judges:
+
+        def judged(**names: str) -> Any:
+            defined = define_real(echo, CASES)
+            for name, model in names.items():
+                defined.score(name=name, retry=Retry(errors=0))(scorers.judge(model, base_url=judges.url))
+            return defined
+
+        source, file = tmp_path / "a", tmp_path / "replies.gz"
+        run_real(judged(judge="first"), source)
+        rescore(judged(judge="second"), source)
+        rescore(judged(added="second"), source)
+        file.write_bytes(pack(open_run(str(source)))[0])
+        options: Any = {"replies": str(file if is_packed else source), "offline": True, "trust": True}
+        run_real(judged(judge="first"), tmp_path / "b", **options)
+        run_real(judged(judge="second", added="second"), tmp_path / "c", **options)
+        verdicts = {(event.scorer, event.value) for event in events(tmp_path / "c", TrialScored)}
+
+        assert (9, []) == (len(judges.prompts), replies)
+        assert [] == events(tmp_path / "b", TrialScored)
+        assert ["evaljournal.InvalidReply"] * 3 == [event.error for event in events(tmp_path / "b", ScoringFailed)]
+        assert [] == events(tmp_path / "c", ScoringFailed)
+        assert {("judge", True), ("added", False)} == verdicts
+        assert verify(tmp_path / "c").ok
+        assert (6, ()) == (verify_sources(tmp_path / "c").checked, verify_sources(tmp_path / "c").findings)
+
+
+def test_a_verdict_of_an_interrupted_call_is_not_used(tmp_path: Path) -> None:
+    """Of a reply whose score was not recorded before the process died, it is not known which version of the judge gave it."""
+    replies = ["Fine.\nverdict: correct", "No.\nverdict: incorrect"]
+    with judge_server(lambda _: replies.pop(0)) as judges:
+
+        def judged(model: str) -> Any:
+            defined = define_real(echo, CASES[:1])
+            defined.score(name="judge")(scorers.judge(model, base_url=judges.url))
+            return defined
+
+        source = tmp_path / "a"
+        run_real(judged("first"), source)
+        journal = source / "journal-000001.jsonl"
+        content, _, _ = journal.read_bytes().partition(b'"type":"trial_scored"')
+        journal.write_bytes(content[: content.rindex(b"\n") + 1])
+        rescore(judged("second"), source)
+        for name, model in (("b", "first"), ("c", "second")):
+            run_real(judged(model), tmp_path / name, replies=str(source), offline=True, trust=True)
+        content = gzip.decompress(pack(open_run(str(source)))[0])
+
+        assert ["evaljournal.ReplyMissing"] == [event.error for event in events(tmp_path / "b", ScoringFailed)]
+        assert [False] == [event.value for event in events(tmp_path / "c", TrialScored)]
+        assert (0, 1) == (content.count(b"verdict: correct"), content.count(b"verdict: incorrect"))
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -48,7 +48,7 @@ from evaljournal.replay.text import plural
 from evaljournal.runner.errors import UsageError, command, suggest
 from evaljournal.runner.runs.verification import verify_observed
 from evaljournal.runner.sessions.claims.files import make_secret, read_secret
-from evaljournal.runner.sessions.claims.recompute import MAX_VALUE, is_recomputable
+from evaljournal.runner.sessions.claims.recompute import MAX_VALUE, definitions
 from evaljournal.runner.sessions.claims.signing import sign
 from evaljournal.version import installed_version
 
@@ -312,12 +312,12 @@ def disclose(
     chosen = set(names if trials is None else trials)
     for name in sorted(chosen.difference(names)):
         raise UsageError(f"the statement has no trial {name!r}{suggest(name, names)}")
-    scorers = snapshot.definition.get("scorers")
+    versions = {name: tally.version for name, tally in snapshot.state.scores.items()}
     header = {
         "bundle": VERSION,
         "statement": envelope(statement.payload, statement.signatures),
         "leaves": len(chosen),
-        "scorers": {name: item for name, item in dict(scorers or {}).items() if is_recomputable(item)},
+        "scorers": definitions(snapshot.definition.get("scorers"), versions),
         "commitments": {name: {"salt": salt("commitment", name).hex(), "text": snapshot.identities()[name]} for name in reveal},
         **({} if sample is None else {"sample": sample}),
     }

@@ -16,21 +16,32 @@ from typing import Any, Final
 
 import orjson
 
+from evaljournal.runner.data.fingerprint import definition_of
+from evaljournal.runner.errors import UsageError
 from evaljournal.runner.scorers.bounded_search import is_quick
 from evaljournal.runner.scorers.builtin import PLAIN_SCORERS, CloseTo, Regex, Similarity
 
 MAX_VALUE: Final = 4 << 20
 """Bytes of the longest value that is disclosed, and of a longest output times the number of its expected outputs."""
 _MAX_PATTERN: Final = 200
-_NO_SCORER: Final = "not a built-in scorer that makes no calls"
+_NO_SCORER: Final = "not recorded as a built-in scorer that makes no calls"
 _SECONDS: Final = 30
 _BYTES_PER_SECOND: Final = 1_000_000
 _WITH_PARAMETERS: Final[Mapping[str, Callable[..., Any]]] = {"close_to": CloseTo, "regex": Regex, "similarity": Similarity}
 
 
-def is_recomputable(definition: Any) -> bool:
-    """Return whether a recorded definition may be that of a scorer that can be recomputed."""
-    return isinstance(definition, dict) and _scorer(definition) != _NO_SCORER
+def definitions(recorded: Any, versions: Mapping[str, str]) -> dict[str, Any]:
+    """Return the definitions by which scores can be recomputed; `versions` are those of the scores, by name.
+
+    `rescore` records no definitions, but a scorer without parameters is known by its version.
+    """
+    scorers: list[Any] = [*PLAIN_SCORERS.values()]
+    for with_parameters in _WITH_PARAMETERS.values():
+        with suppress(UsageError):  # An extra is not installed.
+            scorers.append(with_parameters())
+    built_in = {scorer.fingerprint: definition_of(scorer) for scorer in scorers}
+    own = {name: item for name, item in dict(recorded or {}).items() if isinstance(item, dict) and _scorer(item) != _NO_SCORER}
+    return own | {name: built_in[version] for name, version in versions.items() if version in built_in}
 
 
 class Recomputation:

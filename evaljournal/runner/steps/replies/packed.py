@@ -59,8 +59,8 @@ def pack(source: ReplySource) -> tuple[bytes, list[str]]:
 
 
 def _line(seq: int, h: str, event: events.Event) -> bytes:
-    line = {"seq": seq, "h": h, "type": event_type(event), **non_default_fields(event)}
-    return orjson.dumps(mask_output(line), option=orjson.OPT_SORT_KEYS)
+    # The keys of an output keep their order: an agent may write them into its next request.
+    return orjson.dumps(mask_output({"seq": seq, "h": h, "type": event_type(event), **non_default_fields(event)}))
 
 
 def _packed_events(
@@ -78,7 +78,11 @@ def _packed_events(
             case events.AttemptSucceeded(trial=trial, attempt=number):
                 output = event.output if record.seq in answered else None
                 event = events.AttemptSucceeded(trial=trial, attempt=number, output=output, elapsed=0.0)
-            case events.Noted(name=name, value=dict(value)) if name == JUDGE_NOTE and record.seq in answered:
+            case events.TrialScored() | events.ScoringFailed():
+                continue  # The replies of judges before it are packed with what they were asked.
+            case events.Noted(name=name, value=value) if name == JUDGE_NOTE:
+                if record.seq not in answered or not isinstance(value, dict):
+                    continue
                 reply = {"scorer": value.get("scorer"), "reply": value.get("reply"), QUESTION: answered[record.seq].fingerprint}
                 event = evolve_fact(event, value=reply)
             case events.StepCompleted() | events.StepFailed():

@@ -139,7 +139,7 @@ class TrialReplies:
     """Those that the task itself has called, in the order in which they started; others are inside them."""
     has_output: bool = False
     calls: tuple[RecordedReply, ...] = ()
-    """The replies of judges, in the order in which they came, and before them the output of a chat model or an endpoint."""
+    """The output of a chat model or an endpoint, and the replies of judges, those of each in the order in which they came."""
 
     def offered(self, *, before: float = float("inf"), errors: bool = False) -> Iterator[tuple[Key, RecordedReply]]:
         """Yield the replies that answer steps, with their keys; `before`: only those of steps with a smaller number.

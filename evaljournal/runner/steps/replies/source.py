@@ -2,9 +2,14 @@
 
 One pass notes where the records of each trial are; a trial's are read when it is run. The records may be foreign: those of a
 run were verified by their reader, those of a packed file are decoded like those of a run, and nothing in them is executed.
+
+**Which version of a judge gave a reply** is in the end of its call, the score or the failure that follows: the judge of a
+re-scoring is not in the definition of the run. A reply whose call has no end in its session, because the process died, is not
+used.
 """
 
 from array import array
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -67,6 +72,8 @@ class TrialRecords:
     case: str
     locations: "array[int]" = attrs.field(factory=lambda: array("q"))
     """Packed locations, in the order of the records."""
+    is_judged: bool = False
+    """Whether there are replies of judges; only then are the ends of scorer calls among the records."""
 
 
 @attrs.define(eq=False)
@@ -84,11 +91,11 @@ class ReplySource:
     """Hash of the last record of the run."""
     definition: Any = None
     """What the run has recorded about its task."""
-    _versions: dict[str, str] = attrs.field(init=False, factory=dict[str, str])
-    """Version of each scorer."""
     has_replies: bool = attrs.field(init=False, default=False)
     _starts: list[str] = attrs.field(init=False, factory=list[str])
     """Hashes of the starts of the run and its sessions."""
+    _sessions: list[int] = attrs.field(init=False, factory=list[int])
+    """The records that start sessions."""
     _trials: dict[str, TrialRecords] = attrs.field(init=False, factory=dict[str, TrialRecords])
     _records: dict[int, Record] = attrs.field(init=False, factory=dict[int, Record])
     """The first records of a run, by location, which need not be read again."""
@@ -104,10 +111,10 @@ class ReplySource:
                 self.run = event.run
             case events.RunStarted():
                 self._starts.append(record.h)
-                self._versions, self.definition = dict(event.scorers), event.definition
+                self.definition = event.definition
             case events.SessionStarted():
                 self._starts.append(record.h)
-                self._versions |= event.adopted.get("scorers") or {} if isinstance(event.adopted, dict) else {}
+                self._sessions.append(record.seq)
                 self.definition = event.definition or self.definition
             case events.TrialEnqueued():
                 key = event.fingerprint, event.variant, event.repeat
@@ -121,13 +128,21 @@ class ReplySource:
             case events.AttemptStarted() | events.Noted() | events.StepCompleted():
                 self.has_replies = True
                 self._locate(event.trial, record)
-            case events.StepFailed() | events.StepReused() | events.AttemptSucceeded():
+            case (
+                events.StepFailed()
+                | events.StepReused()
+                | events.AttemptSucceeded()
+                | events.TrialScored()
+                | events.ScoringFailed()
+            ):
                 self._locate(event.trial, record)
             case _:
                 pass
 
     def _locate(self, trial: str, record: Record) -> None:
-        if (entry := self._trials.get(trial)) is not None:
+        entry, event = self._trials.get(trial), record.event
+        if entry is not None and (entry.is_judged or not isinstance(event, events.TrialScored | events.ScoringFailed)):
+            entry.is_judged = entry.is_judged or (isinstance(event, events.Noted) and event.name == JUDGE_NOTE)
             entry.locations.append(pack_location(record))
             if record.segment == 1 and record.offset < _KEPT_BYTES:
                 self._records[entry.locations[-1]] = record
@@ -193,10 +208,9 @@ class ReplySource:
         changes = {name: value for name, value in parameters.items() if value is not None}
         return asked_of(request, {**(definition.get("task") or {}), **changes})
 
-    def asked_of_judge(self, scorer: str, value: Mapping[str, Any]) -> list[str]:
-        """Return what a judge was asked, given its note."""
-        texts = [str(value[name]) for name in ("prompt", "reminder") if name in value]
-        return asked_of_judge(self._versions.get(scorer, ""), texts)
+    def session_at(self, seq: int) -> int:
+        """Return the number of the session of a record."""
+        return bisect(self._sessions, seq)
 
 
 def open_run(name: str, *, pools: bool = False) -> ReplySource:
@@ -242,6 +256,8 @@ class _TrialReader:
         self._has_output = False
         self._answer: RecordedReply | None = None
         self._verdicts: list[RecordedReply] = []
+        self._open_verdicts: list[tuple[str, list[str], RecordedReply]] = []
+        """Scorer, prompt and reminder, and reply of each call of a judge whose end has not been read."""
 
     def add(self, record: Record) -> None:
         """Add the next record."""
@@ -257,12 +273,9 @@ class _TrialReader:
             case events.Noted(value=dict(value)):
                 self._notes[event.name] = value
                 if event.name == JUDGE_NOTE:
-                    scorer = str(value.get("scorer", ""))
-                    texts = None if QUESTION in value else self._source.asked_of_judge(scorer, value)
-                    fingerprint = value[QUESTION] if texts is None else fingerprint_of(texts)
-                    reply = str(value.get("reply", ""))
-                    key = judge_name(scorer), str(fingerprint)
-                    self._verdicts.append(self._reply_to_call(key, texts, reply, JUDGE_USAGE, record))
+                    self._add_verdict(value, record)
+            case events.TrialScored(scorer=name, version=version) | events.ScoringFailed(scorer=name, version=version):
+                self._end_verdicts(name.partition(".")[0], version, record)
             case events.StepCompleted() | events.StepFailed() | events.StepReused():
                 self._add_step(event, record)
             case _:
@@ -292,6 +305,26 @@ class _TrialReader:
             facts=facts,
             origin=self._origin(record),
         )
+
+    def _add_verdict(self, value: Mapping[str, Any], record: Record) -> None:
+        """Add the reply of a judge: in a packed file with what it was asked, otherwise at the end of its call."""
+        scorer = str(value.get("scorer", ""))
+        key = judge_name(scorer), str(value.get(QUESTION, ""))
+        reply = self._reply_to_call(key, None, str(value.get("reply", "")), JUDGE_USAGE, record)
+        if QUESTION in value:
+            self._verdicts.append(reply)
+        else:
+            texts = [str(value[name]) for name in ("prompt", "reminder") if name in value]
+            self._open_verdicts.append((scorer, texts, reply))
+
+    def _end_verdicts(self, scorer: str, version: str, end: Record) -> None:
+        """Add the replies of a judge to the calls that a record of the same session ends."""
+        session = self._source.session_at(end.seq)
+        for name, texts, reply in self._open_verdicts:
+            if name == scorer and self._source.session_at(reply.seq) == session:
+                asked = asked_of_judge(version, texts)
+                self._verdicts.append(attrs.evolve(reply, fingerprint=fingerprint_of(asked), input=asked))
+        self._open_verdicts = [verdict for verdict in self._open_verdicts if verdict[0] != scorer]
 
     def _add_step(self, event: events.StepCompleted | events.StepFailed | events.StepReused, record: Record) -> None:
         number, details, completed_seq = recorded_step(record)
