@@ -26,7 +26,7 @@ from tests.runs import define_real, run_real
 SCORERS: Final = (exact, contains, f1, regex("^it"), close_to(0.1))
 
 
-def claimed_run(path: Path, cases: int = 7, *, scorers: Iterable[Any] = SCORERS, **options: Any) -> Path:
+def claimed_run(path: Path, cases: int = 7, *, scorers: Iterable[Any] = SCORERS, resume: bool = False, **options: Any) -> Path:
     """Run cases of which every third is answered wrongly, with several built-in scorers."""
 
     def answer(number: int) -> str:
@@ -36,7 +36,7 @@ def claimed_run(path: Path, cases: int = 7, *, scorers: Iterable[Any] = SCORERS,
     definition = define_real(answer, items, **options)
     for scorer in scorers:
         definition.score(scorer)
-    run_real(definition, path)
+    run_real(definition, path, resume=resume)
     return path
 
 

@@ -368,6 +368,14 @@ async def test_a_batch_is_as_large_as_the_budget_allows(disk: SimulatedDisk, pro
     assert audited(disk).ok
 
 
+async def test_a_budget_limits_a_judge_with_a_token_limit(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The replies of a judge that has a token limit are estimated, so that a budget can limit its batches."""
+    provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
+    outcome = await run_virtual(define_batches(numbered_cases(3), judge=True, budget={"output_tokens": 100}), disk)
+
+    assert ("", 3, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
 async def test_a_request_that_cannot_be_rendered_is_an_error(
     disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ import trio
 
 import evaljournal
 from evaljournal import Case, Score, rescore
-from evaljournal.journal import read
+from evaljournal.journal import read, salvage
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, RunFinished
 from evaljournal.journal.fact import evolve_fact
@@ -768,6 +768,25 @@ def test_the_statement_says_how_the_results_came_about(tmp_path: Path) -> None:
         assert [] == failures([*checked(tmp_path, bundle(path, statement)), *check_journal(path, statement, None)])
     silent = altered(statements[1].payload, lambda content: content["predicate"]["evaljournal"]["history"].update(replayed=0))
     assert ["not as in the journal: history"] == failures(list(check_journal(replayed, silent, None)))
+
+
+def test_a_salvaged_run_says_so(tmp_path: Path) -> None:
+    """Whoever damages the record of an unwanted output, salvages the run and lets it be made again cannot hide that."""
+    run_, salvaged = claimed_run(tmp_path / "run"), tmp_path / "salvaged"
+    outputs = [record for record in read(run_) if isinstance(record.event, AttemptSucceeded)]
+    old = claim(run_, "exact>=0.1")
+    flip(segment(run_), outputs[2].offset + 20)
+    trio.run(salvage, run_, salvaged)
+    claimed_run(salvaged, resume=True)
+    statement = claim(salvaged, "exact>=0.1")
+    lines = list(check_journal(salvaged, statement, None))
+    silent = altered(statement.payload, lambda content: content["predicate"]["evaljournal"]["history"].pop("salvages"))
+
+    assert ["exact >= 0.1 holds: 7 values, 0 missing, 1 salvage of a damaged journal"] == statement.claim_texts
+    assert "salvages" not in old.own["history"]
+    assert ["unchecked"] == [line.status for line in lines if line.subject == "audit"]
+    assert [] == failures([*checked(tmp_path, bundle(salvaged, statement)), *lines])
+    assert ["not as in the journal: history"] == failures(list(check_journal(salvaged, silent, None)))
 
 
 def test_a_command_that_scored_a_workspace_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,25 @@ def test_a_usage_error(server: BatchServer, options: list[str], word: str) -> No
 
 
 @pytest.mark.usefixtures("dataset")
+def test_a_budget_cannot_limit_a_judge_without_a_token_limit(server: BatchServer) -> None:
+    """The error names the judge, not --max-tokens, which was passed; and following it works."""
+    url = "http://127.0.0.1:1/j/reply:correct/v1"
+    judge = ("--judge", "large", "--judge-url", url, "-s", "judge-key-env=KEY")
+    options = (*chat(), "--max-tokens", "50", "--batch", "--budget", "output_tokens=1000", "-s", "batch-poll=0.05")
+    rejected = evaljournal("run", *options, *judge)
+    codes = [evaljournal("run", *options).exit_code]
+    codes += [evaljournal("rescore", RUN, *judge, "--batch", "-s", "batch-poll=0.05").exit_code]
+
+    assert 2 == rejected.exit_code
+    assert (
+        "the output_tokens of the judge 'judge' for the case 'peru' cannot be estimated, so a budget cannot limit batches; "
+        "limit its replies in Python with scorers.judge(MODEL, max_tokens=N), "
+        "remove the judge and add its scores later with `rescore`, which has no budget, or remove the budget\n"
+    ) in rejected.output
+    assert ([0, 0], 3) == (codes, lines(server, "j"))
+
+
+@pytest.mark.usefixtures("dataset")
 def test_waiting_without_batches_is_a_usage_error() -> None:
     """`resume --wait` of a run that sends no batches is a usage error."""
     evaljournal("run", "--data", "qa.jsonl", "--command", "sleep 60", "--deadline", 0.1, "-s", "grace=0", "-o", "stopped")

@@ -300,12 +300,16 @@ def test_a_run_that_breaks_the_rules_of_the_writer(tmp_path: Path, name: str) ->
     assert 4 == evaljournal("verify", tmp_path / name).exit_code
 
 
-def test_a_damaged_baseline(tmp_path: Path) -> None:
-    """Damage has its own exit code."""
-    baseline = run(tmp_path / "a", 50)
-    flip(segment(baseline), 3_000)
+@pytest.mark.parametrize("options", [["--baseline", "a"], ["--baseline", "a", "--json"], ["--fail-under", "exact>=0.5"]])
+def test_a_damaged_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    """Damage is an error with its own exit code; nothing is shown of the run."""
+    monkeypatch.chdir(tmp_path)
+    run(Path("a"), 50)
+    flip(segment(run(Path("b"), 50)), 3_000)
+    result = gate("b", *options)
 
-    assert 4 == gate(run(tmp_path / "b", 50), "--baseline", baseline).exit_code
+    assert (4, "") == (result.exit_code, result.stdout)
+    assert result.stderr.startswith("Error: b is damaged at record ")
 
 
 def test_newest_is_the_newest_other_finished_run(tmp_path: Path) -> None:

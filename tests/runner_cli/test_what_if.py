@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.journal.samples import flip, segment
 from tests.runner_cli.commands import evaljournal, printed, rejected
 
 PRICED = """
@@ -32,6 +33,19 @@ def test_other_prices(priced_run: str) -> None:
 
     assert ["cost", "$32.00", "$8.00", "-75%"] == lines[1].split()
     assert "assumed: the model gives the same answers, in the same seconds, whatever the load" in lines
+
+
+@pytest.mark.parametrize(
+    "options", [["--slots", "2"], ["--slots", "2", "--json"], ["--from-step", "1", "--model", "gpt-5.4-mini"]]
+)
+def test_a_damaged_run(priced_run: str, options: list[str]) -> None:
+    """Nothing is computed from a damaged run, or run again; the error names the command that copies its intact records."""
+    flip(segment(Path(priced_run)), 3_000)
+    result = evaljournal("what-if", priced_run, *options)
+
+    assert (4, "") == (result.exit_code, result.stdout)
+    assert result.stderr.startswith("Error: run is damaged at record ")
+    assert "`evaljournal salvage run -o NEW` copies the intact records" in result.stderr
 
 
 def test_limits_as_json(priced_run: str) -> None:

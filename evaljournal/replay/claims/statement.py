@@ -40,6 +40,7 @@ _HISTORY: Final = {
     "replayed": ("replayed reply", "replayed replies"),
     "forks": ("fork", "forks"),
     "shards": ("merged shard", "merged shards"),
+    "salvages": ("salvage of a damaged journal", "salvages of damaged journals"),
 }
 """What a reader should know of how the results came about → one of it, several of it; shown unless there are none."""
 
@@ -145,7 +146,9 @@ class Statement:
         if self.is_plan:
             return [f"{claim} planned" for claim in self.claims]
         notes = [
-            f", {plural(self.own['history'][name], *texts)}" for name, texts in _HISTORY.items() if self.own["history"][name]
+            f", {plural(self.own['history'][name], *texts)}"
+            for name, texts in _HISTORY.items()
+            if self.own["history"].get(name)
         ]
         return [
             f"{claim} {'holds' if item['passed'] else 'does not hold'}: {figure['values']:,} values, "

@@ -74,6 +74,7 @@ class Sessions(list[SessionState]):
         "previous_end",
         "previous_t",
         "recoveries",
+        "salvages",
         "settings",
         "started",
         "task_versions",
@@ -94,6 +95,8 @@ class Sessions(list[SessionState]):
         self.outcome = ""
         """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
         self.recoveries = 0
+        self.salvages = 0
+        """How often its records were copied from a damaged journal, with gaps; of a merged run, those of its shards."""
         self.adoption: tuple[events.RunStarted, events.RunStarted] | None = None
         """The definition before and after the changes that the current session adopted; None if it adopted none."""
         self.has_new_task = False
@@ -178,6 +181,9 @@ class Sessions(list[SessionState]):
 
     def _on_journal_recovered(self, _: events.JournalRecovered, __: Record) -> None:
         self.recoveries += 1
+
+    def _on_journal_salvaged(self, _: events.JournalSalvaged, __: Record) -> None:
+        self.salvages += 1
 
     def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         self.outcome = event.reason if isinstance(event, events.RunStopped) else "finished"

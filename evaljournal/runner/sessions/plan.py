@@ -1,11 +1,11 @@
 """The plan of a session: settings and trials, checked against the journal of the run."""
 
 import itertools
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -42,6 +42,8 @@ from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 if TYPE_CHECKING:
     from evaljournal.runner.calls.workspaces.original import WorkspaceSource
     from evaljournal.runner.sessions.replies import Replies
+
+_LIMIT_OF_JUDGE: Final = "limit its replies in Python with scorers.judge(MODEL, max_tokens=N)"
 
 
 @attrs.frozen
@@ -100,16 +102,23 @@ class SelectedTrials:
 
 
 def _estimate(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, tier: str) -> Amounts:
+    (_, usage), *scorer_estimates = _estimates(evaluation, case, variant, tier)
+    for _, scorer_usage in scorer_estimates:
+        usage = {unit: usage[unit] + scorer_usage[unit] for unit in usage if unit in scorer_usage}
+    return usage
+
+
+def _estimates(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, tier: str) -> Iterator[tuple[str, Amounts]]:
+    """Yield the most that an attempt is expected to use, then each scorer that makes calls, with its name."""
     task: object = evaluation.tasks[variant]
     tiers = (tier,) if tier else ()
     usage: Amounts = dict(task.estimate(case, None, *tiers)) if isinstance(task, Billed) else {}
+    yield "", usage
     output_tokens = usage.get("output_tokens") or None
     for scorer in evaluation.scorers.values():
         if not scorer.is_local:
             judge: object = scorer.function
-            judge_usage = judge.estimate(case, output_tokens, *tiers) if isinstance(judge, Billed) else {}
-            usage = {unit: usage[unit] + judge_usage[unit] for unit in usage if unit in judge_usage}
-    return usage
+            yield scorer.name, dict(judge.estimate(case, output_tokens, *tiers)) if isinstance(judge, Billed) else {}
 
 
 def is_done(state: RunState, options: Options) -> bool:
@@ -385,11 +394,20 @@ def _check_batched_case(evaluation: Evaluation[Any, Any, Any], budget: Mapping[s
             problem = f"the judge {name!r} is called several times for the case {case.name!r}, once for each graded assertion"
             raise UsageError(f"{problem}; a batch has one call", setting="batch", value=True)
     for variant in evaluation.tasks if budget else ():
-        if unknown_units := budget.keys() - _estimate(evaluation, case, variant, BATCH).keys():
-            problem = (
-                f"the {min(unknown_units)} of the case {case.name!r} cannot be estimated, so a budget cannot limit batches"
-            )
-            raise UsageError(problem, setting="batch", value=True, hint="pass --max-tokens, or remove the budget")
+        for scorer_name, usage in _estimates(evaluation, case, variant, BATCH):
+            if unknown_units := budget.keys() - usage.keys():
+                raise _estimate_error(min(unknown_units), case, scorer_name, has_token_limit="output_tokens" in usage)
+
+
+def _estimate_error(unit: str, case: Case, scorer_name: str, *, has_token_limit: bool) -> UsageError:
+    calls = f"the judge {scorer_name!r} for the case" if scorer_name else "the case"
+    problem = f"the {unit} of {calls} {case.name!r} cannot be estimated, so a budget cannot limit batches"
+    hints = [] if has_token_limit else [_LIMIT_OF_JUDGE if scorer_name else "pass --max-tokens"]
+    if scorer_name:
+        hints.append("remove the judge and add its scores later with `rescore`, which has no budget")
+    return UsageError(
+        problem, setting="batch", value=True, hint=", ".join([*hints, "or remove the budget"]).removeprefix("or ")
+    )
 
 
 def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:

@@ -20,7 +20,7 @@ from evaljournal.runner.cli import UNFINISHED
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.session import CommandSession
-from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, open_side, print_json
+from evaljournal.runner.cli.terminal.display import open_intact_run, open_side, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.budget import parse_budget
@@ -52,8 +52,7 @@ def run_from_steps(
     """Run once for each step, and compare each run with the recorded one."""
     repricing = Repricing(read_prices(prices or DEFAULT_PRICES), {} if model is None else {"": model})
     rewrites = [Rewrite(number, model, None if system is None else _read(system)) for number in dict.fromkeys(from_steps)]
-    view = open_run(path)
-    exit_if_damaged(view.problem, quiet=as_json)
+    view = open_intact_run(path)
     estimates = [LiveEstimate(rewrite) for rewrite in rewrites]
     for _, _, replies in open_source(str(path)).trials():
         for expected in estimates if replies.has_output else ():

@@ -40,7 +40,7 @@ from evaljournal.replay.text import as_words, digits, one_line, plural, printabl
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.suites.ending import suite_exit_code
-from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run, open_side, print_json, print_table
+from evaljournal.runner.cli.terminal.display import check_variant, open_intact_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.gates import Gate, GateResult, check_gates
@@ -141,9 +141,6 @@ def gate(
     try:
         minimums = _minimums(reference, fail_under)
         report, heads, sides = _check(base, reference, gate_rules)
-    except (JournalDamaged, InvalidRecord) as exc:
-        exit_if_damaged(exc, quiet=as_json)
-        raise
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
     report = attrs.evolve(report, verdict=worst_verdict([report.verdict, *map(_verdict, minimums)]))
@@ -162,9 +159,7 @@ def _minimums(run: RunReference, gates: Sequence[str]) -> list[GateResult]:
     """Check minimum scores of a run or a variant."""
     if not gates:
         return []
-    view = open_run(run.path, apply=_checked_apply())
-    if view.problem is not None:
-        raise view.problem
+    view = open_intact_run(run.path, apply=_checked_apply())
     check_variant(view, run.variant)
     if view.state.outcome != "finished":
         raise UsageError(f"{run} is not finished")
@@ -174,11 +169,7 @@ def _minimums(run: RunReference, gates: Sequence[str]) -> list[GateResult]:
 
 def _gate_alone(run: RunReference, gates: Sequence[str], *, as_json: bool) -> NoReturn:
     """Check minimum scores of a run without a baseline."""
-    try:
-        results = _minimums(run, gates)
-    except (JournalDamaged, InvalidRecord) as exc:
-        exit_if_damaged(exc, quiet=as_json)
-        raise
+    results = _minimums(run, gates)
     worst = worst_verdict(map(_verdict, results))
     verdict = _without_baseline(worst)
     if as_json:

@@ -13,7 +13,7 @@ from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import UNKNOWN, duration, money, plural, printable
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
+from evaljournal.runner.cli.terminal.display import open_intact_run, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.definition.limits import describe_limits, parse_limits
 from evaljournal.runner.errors import UsageError
@@ -86,7 +86,7 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
     if unused := [name for name, value in live.items() if value]:
         flag = {"reference": "task"}.get(unused[0], unused[0])
         raise UsageError(f"--{flag} has no effect without --from-step")
-    result = _recomputed(path, as_json=as_json, **options)
+    result = _recomputed(path, **options)
     if as_json:
         print_json(result.as_json())
         return
@@ -98,7 +98,6 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
 def _recomputed(
     path: Path,
     *,
-    as_json: bool,
     prices: Path | None,
     models: tuple[str, ...],
     cache_hit: float | None,
@@ -123,8 +122,7 @@ def _recomputed(
         if repricing is not None:
             repricing.apply(record)
 
-    view = open_run(path, apply=apply)
-    exit_if_damaged(view.problem, quiet=as_json)
+    view = open_intact_run(path, apply=apply)
     result = _Result(path, view, calls, repricing)
     if repricing is not None:
         _check_tokens(path, repricing)

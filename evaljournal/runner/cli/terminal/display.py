@@ -51,6 +51,14 @@ def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.app
     return run
 
 
+def open_intact_run(path: Path, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
+    """Read a run for a result that needs all of its records; raise if it is damaged."""
+    run = open_run(path, apply=apply)
+    if run.problem is not None:
+        raise run.problem
+    return run
+
+
 def open_side(reference: RunReference, *, apply: Apply = LoadedRun.apply) -> "tuple[LoadedRun, Side]":
     """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
     from evaljournal.replay.results.comparison import Side, add_digest  # noqa: PLC0415  # for comparisons only

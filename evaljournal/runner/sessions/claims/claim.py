@@ -109,6 +109,7 @@ class Snapshot:
             "replayed": 0 if replayed is None else replayed.replies,
             "forks": sum(origin is not None for origin in origins),
             "shards": len(state.sessions.merged.shards),
+            **({"salvages": state.sessions.salvages} if state.sessions.salvages else {}),
         }
 
 
@@ -348,17 +349,21 @@ def check_journal(path: Path, statement: Statement, plan: Statement | None) -> G
     Returns what a bundle must have in common with the journal, also if this copy of it has no secret; None if it is damaged.
     """
     try:
-        last_subjects = _verified_snapshot(path).subjects
+        last = _verified_snapshot(path)
     except JournalError as exc:
         yield Line("audit" if isinstance(exc, InvalidRecord) else "chain", "failed", str(exc))
         return None
     yield Line("chain", "ok", "the journal is as it was written")
-    yield Line("audit", "ok", "the run followed its rules")
+    if last.state.sessions.salvages:
+        gaps = "salvaged from a damaged journal, with gaps: of these records only the order was checked"
+        yield Line("audit", "unchecked", gaps)
+    else:
+        yield Line("audit", "ok", "the run followed its rules")
     snapshot = _read_snapshot(path, statement)
     if snapshot.state.outcome != "finished":
         yield Line("head", "failed", "the run was not finished at the record that the statement is about")
         return None
-    if snapshot.subjects != last_subjects:
+    if snapshot.subjects != last.subjects:
         yield Line("head", "unchecked", "later records of the run or its review, which the statement is not about")
     yield from _member_lines(snapshot, read_secret(path), statement)
     if plan is not None:
