@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import pytest
 
 from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepReplayed
+from evaljournal.journal.readers.reader import read
+from evaljournal.replay.runs.loaded_run import load
 from evaljournal.runner.runs.paths import newest_run
 from evaljournal.runner.steps.replies.rewrite import CannotRewrite, Rewrite
 from tests.replay.test_page import page_data
@@ -169,6 +171,38 @@ def test_a_run_of_what_if_is_no_run_of_the_evaluation(provider: list[dict[str, A
     evaljournal("report", first, other, "-o", "report.html")
     facts = page_data(Path("report.html"))["comparison"]["facts"]
     assert {"name": "live_model", "a": None, "b": "small"} in facts
+
+
+def test_a_shard_goes_live_alone(provider: list[dict[str, Any]]) -> None:
+    """Only the trials of the shard run; the run is finished with them."""
+    for number in (1, 2):
+        evaljournal("run", "agent.py", "--plain", "--shard", f"{number}/2", "-o", f"shard{number}")
+    shard, trials = next(
+        (name, load(Path(name)).state.trials) for name in ("shard1", "shard2") if load(Path(name)).state.trials
+    )
+    provider.clear()
+
+    result = evaljournal("what-if", shard, "--from-step", "3", "--model", "small")
+    run = load(Path("runs/agent/0001"))
+
+    assert f"from step 3: {len(trials)} of {len(trials)} trial" in result.stderr
+    assert (list(trials), 2 * len(trials)) == (list(run.state.trials), len(provider))
+    assert (0, "finished", len(trials)) == (result.exit_code, run.state.outcome, run.state.sessions.planned)
+
+
+def test_trials_without_an_output_do_not_go_live(provider: list[dict[str, Any]]) -> None:
+    """Of an unfinished run, those run that were finished, also after `resume`; more repeats go on from the first."""
+    second_start = [record.seq for record in read(Path("recorded")) if isinstance(record.event, StepCompleted)][5]
+    assert 0 == evaljournal("fork", "recorded", "--at", second_start, "-o", "fork").exit_code
+    options = ("--trust", "--from-step", "3", "--model", "small", "--repeats", "2", "--budget", "input_tokens=1", "--json")
+
+    stopped = json.loads(evaljournal("what-if", "fork", *options).stdout)["steps"][0]
+    resumed = evaljournal("resume", stopped["path"], "--budget", "input_tokens=100k", "--plain")
+
+    assert resumed.exit_code in {0, 1}, resumed.output
+    assert ["large large small small"] * 2 == _outputs(Path(stopped["path"]))
+    assert (["lima", "lima"], 4) == ([request["messages"][1]["content"] for request in provider][::2], len(provider))
+    assert "finished" == load(Path(stopped["path"])).status
 
 
 @pytest.mark.parametrize(
