@@ -830,7 +830,7 @@ def test_a_run_of_what_if_names_the_model_that_it_called(tmp_path: Path) -> None
     statement = claim(path, "exact>=0")
     lines = bundle(path, statement, reveal=("model",))
 
-    assert ["exact >= 0 holds: 3 values, 0 missing, 27 replayed replies"] == statement.claim_texts
+    assert ["exact >= 0 holds: 3 values, 0 missing, 27 replayed replies, 1 run of what-if"] == statement.claim_texts
     assert options.items() <= orjson.loads(orjson.loads(lines[0])["commitments"]["model"]["text"]).items()
     assert [] == failures([*checked(tmp_path, lines), *check_journal(path, statement, None)])
 

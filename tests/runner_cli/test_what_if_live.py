@@ -1,6 +1,7 @@
 """`evaljournal what-if --from-step`: recorded steps up to one, calls to another model from there, and a comparison."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,11 @@ from typing import Any, ClassVar
 import pytest
 
 from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepReplayed
+from evaljournal.journal.readers.reader import read
+from evaljournal.replay.runs.loaded_run import load
+from evaljournal.runner.runs.paths import newest_run
 from evaljournal.runner.steps.replies.rewrite import CannotRewrite, Rewrite
+from tests.replay.test_page import page_data
 from tests.runner_cli.commands import evaljournal, printed, rejected
 from tests.runs import events
 
@@ -116,6 +121,88 @@ def test_repeats_start_from_the_same_steps(provider: list[dict[str, Any]]) -> No
 
     assert 6 == len(provider)
     assert ["large large large small"] * 6 == _outputs(Path(result["steps"][0]["path"]))
+
+
+def _what_if() -> tuple[Path, Path]:
+    """Run the evaluation, and again from its first step on with another model; return both runs."""
+    assert evaljournal("run", "agent.py", "--plain").exit_code in {0, 1}
+    result = evaljournal("what-if", "runs/agent/0001", "--from-step", "1", "--model", "small")
+    assert 0 == result.exit_code, result.output
+    return Path("runs/agent/0001"), Path("runs/agent/0002")
+
+
+def test_a_run_of_what_if_is_not_the_one_that_was_planned(provider: list[dict[str, Any]]) -> None:
+    """It fulfils no plan of the evaluation, and a statement about it counts what was replaced."""
+    assert 0 == evaljournal("attest", "--plan", "agent.py", "--claim", "is_large>=0", "-o", "plan.json").exit_code
+    planned, other = _what_if()
+
+    error = rejected("attest", other, "--planned", "plan.json", "-o", "statement.json")
+
+    assert f"{other} is not the run that was planned: calls (what-if has replaced some) differ" in error
+    assert 0 == evaljournal("attest", planned, "--planned", "plan.json", "-o", "planned.json").exit_code
+    assert 0 == evaljournal("attest", other, "--claim", "is_large>=0", "-o", "statement.json").exit_code
+    checks = [
+        evaljournal("check", name, "--journal", run) for name, run in (("planned.json", planned), ("statement.json", other))
+    ]
+    assert [0, 0] == [check.exit_code for check in checks]
+    assert [False, True] == ["1 run of what-if" in check.output for check in checks]
+
+
+def test_a_run_of_what_if_is_no_run_of_the_evaluation(provider: list[dict[str, Any]]) -> None:
+    """It is no baseline, no noise of one and nothing to resume; lists show what was replaced, and its cases are not flaky."""
+    first, other = _what_if()
+    third = Path("runs/agent/0003")
+    assert evaljournal("run", "agent.py", "--plain").exit_code in {0, 1}
+
+    gated = json.loads(evaljournal("gate", third, "--baseline", "newest", "--json").stdout)
+    history = printed("history", "runs/agent")[0]
+
+    assert str(first) == gated["baseline"]["path"]
+    assert [] == history["flaky"]
+    changes = [["live_from none → 1", "live_model none → small"], ["live_from 1 → none", "live_model small → none"]]
+    assert changes == [point["changed"] for point in history["points"][1:]]
+    compared = printed("compare", first, other)
+    assert (changes[0], False) == (compared["definition_changes"], compared["model_drift"])
+    os.utime(next(other.glob("journal-*")))
+    assert third == newest_run("agent")
+    shown = [evaljournal(*command, other).stdout for command in (("show", "--definition"), ("status",))]
+    assert "live_model: small" in shown[0].splitlines()
+    assert "  what-if: calls from step 1 on to small" in shown[1].splitlines()
+    evaljournal("report", first, other, "-o", "report.html")
+    facts = page_data(Path("report.html"))["comparison"]["facts"]
+    assert {"name": "live_model", "a": None, "b": "small"} in facts
+
+
+def test_a_shard_goes_live_alone(provider: list[dict[str, Any]]) -> None:
+    """Only the trials of the shard run; the run is finished with them."""
+    for number in (1, 2):
+        evaljournal("run", "agent.py", "--plain", "--shard", f"{number}/2", "-o", f"shard{number}")
+    shard, trials = next(
+        (name, load(Path(name)).state.trials) for name in ("shard1", "shard2") if load(Path(name)).state.trials
+    )
+    provider.clear()
+
+    result = evaljournal("what-if", shard, "--from-step", "3", "--model", "small")
+    run = load(Path("runs/agent/0001"))
+
+    assert f"from step 3: {len(trials)} of {len(trials)} trial" in result.stderr
+    assert (list(trials), 2 * len(trials)) == (list(run.state.trials), len(provider))
+    assert (0, "finished", len(trials)) == (result.exit_code, run.state.outcome, run.state.sessions.planned)
+
+
+def test_trials_without_an_output_do_not_go_live(provider: list[dict[str, Any]]) -> None:
+    """Of an unfinished run, those run that were finished, also after `resume`; more repeats go on from the first."""
+    second_start = [record.seq for record in read(Path("recorded")) if isinstance(record.event, StepCompleted)][5]
+    assert 0 == evaljournal("fork", "recorded", "--at", second_start, "-o", "fork").exit_code
+    options = ("--trust", "--from-step", "3", "--model", "small", "--repeats", "2", "--budget", "input_tokens=1", "--json")
+
+    stopped = json.loads(evaljournal("what-if", "fork", *options).stdout)["steps"][0]
+    resumed = evaljournal("resume", stopped["path"], "--budget", "input_tokens=100k", "--plain")
+
+    assert resumed.exit_code in {0, 1}, resumed.output
+    assert ["large large small small"] * 2 == _outputs(Path(stopped["path"]))
+    assert (["lima", "lima"], 4) == ([request["messages"][1]["content"] for request in provider][::2], len(provider))
+    assert "finished" == load(Path(stopped["path"])).status
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from evaljournal.journal.ownership import start_events
 from evaljournal.replay import RunState
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.runs.trial import TrialDetails
+from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.runner.data.case import Trial
 from evaljournal.runner.definition.loading import AnyEvaluation
@@ -67,11 +68,13 @@ class EvaluationRun:
     def rescore(self, directory: Path) -> None:
         """Score the outputs of a run, or of the user's newest run of this evaluation below a directory.
 
-        The task is not called.
+        Runs of `what-if` below it do not count. The task is not called.
         """
         for path in runs_newest_first(directory):
             start = run_start(path)
-            if start is not None and start[0].evaluation == self.evaluation.name and (path == directory or _is_own(path)):
+            if start is None or start[0].evaluation != self.evaluation.name:
+                continue
+            if path == directory or (_is_own(path) and not substitution(start[0].settings)):
                 self.path = path
                 if self.evaluation.scorers:
                     run_async(Rescoring(self.evaluation, path, trials=self._selected_part).rescore)
@@ -121,10 +124,10 @@ class EvaluationRun:
         return self.selected if len(self.selected) < len(self.trials) else None
 
     def _newest_own_run(self) -> Path | None:
-        """Return the newest run that is the user's own, and read its state; raise a `JournalError` if it is damaged."""
+        """Return the newest own run but those of `what-if`, and read its state; raise a `JournalError` if it is damaged."""
         for path in runs_newest_first(RUNS / self.evaluation.name):
             self.state = RunState()
-            if _is_own(path, self.state):
+            if _is_own(path, self.state) and not substitution(self.state.settings):
                 return path
         return None
 

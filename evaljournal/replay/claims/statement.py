@@ -41,6 +41,7 @@ _HISTORY: Final = {
     "forks": ("fork", "forks"),
     "shards": ("merged shard", "merged shards"),
     "salvages": ("salvage of a damaged journal", "salvages of damaged journals"),
+    "what_if": ("run of what-if", "runs of what-if"),
 }
 """What a reader should know of how the results came about → one of it, several of it; shown unless there are none."""
 
@@ -145,11 +146,7 @@ class Statement:
         """What is claimed, a line for each claim."""
         if self.is_plan:
             return [f"{claim} planned" for claim in self.claims]
-        notes = [
-            f", {plural(self.own['history'][name], *texts)}"
-            for name, texts in _HISTORY.items()
-            if self.own["history"].get(name)
-        ]
+        notes = [f", {plural(count, *texts)}" for name, texts in _HISTORY.items() if (count := self.own["history"].get(name))]
         return [
             f"{claim} {'holds' if item['passed'] else 'does not hold'}: {figure['values']:,} values, "
             f"{figure['missing']:,} missing{''.join(notes)}"

@@ -20,7 +20,7 @@ from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.trial import TrialState, outcome_of
 from evaljournal.replay.state.usage import as_integer, total
 
-VERSION: Final = 7
+VERSION: Final = 8
 """Version of the JSON; change it with the fields."""
 
 PASSED: Final = "p"

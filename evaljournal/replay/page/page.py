@@ -55,7 +55,14 @@ from evaljournal.replay.review.reviewed import open_review
 from evaljournal.replay.review.text import agreement_rows, confusion_table, corrected_text
 from evaljournal.replay.review.text import basis_text as agreement_basis
 from evaljournal.replay.runs.loaded_run import LoadedRun
-from evaljournal.replay.state.definition import definition_lines, load_definition, used_task, variant_parameters
+from evaljournal.replay.state.definition import (
+    definition_lines,
+    definition_of_run,
+    load_definition,
+    substitution,
+    used_task,
+    variant_parameters,
+)
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import total as total_usage
@@ -169,7 +176,7 @@ class PageRun:
             "settings": {name: printable(value, 500) for name, value in state.settings.items()},
             "environment": {} if run_started is None else dict(run_started.environment),
             "definition": {} if run_started is None else _definition(run_started),
-            "definition_text": "" if run_started is None else _definition_text(run_started.definition),
+            "definition_text": "" if run_started is None else _definition_text(run_started),
             "sessions": [view_json(session) for session in state.sessions],
             "variants": self.variants,
             "since": self.since,
@@ -245,8 +252,8 @@ def _definition(run_started: RunStarted) -> dict[str, str]:
     }
 
 
-def _definition_text(definition: Any) -> str:
-    return "\n".join(islice(definition_lines(load_definition(definition)), _DEFINITION_LINES))
+def _definition_text(run_started: RunStarted) -> str:
+    return "\n".join(islice(definition_lines(definition_of_run(run_started)), _DEFINITION_LINES))
 
 
 def variants_data(state: RunState) -> dict[str, Any] | None:
@@ -420,7 +427,8 @@ def _definition_texts(side: Side) -> dict[str, str]:
         return {}
     definition = load_definition(run_started.definition)
     parameters = {} if side.variant is None else variant_parameters(definition, side.variant)
-    values = {"task name": run_started.task, **used_task(definition, side.variant), **parameters}
+    settings = substitution(run_started.settings)
+    values = {"task name": run_started.task, **used_task(definition, side.variant), **parameters, **settings}
     scorers = {f"scorer {name}": version for name, version in run_started.scorers.items()}
     facts = {
         **{name: value for name, value in values.items() if value not in (None, "", {}, []) and name != "name"},

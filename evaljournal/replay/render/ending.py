@@ -326,6 +326,7 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
         yield cost
     if summary.replayed is not None:
         yield summary_text.replayed_text(summary.replayed)
+    yield from summary_text.substitution_lines(state)
     if summary.steps is not None and (summary.replayed is None or summary.steps.completed or summary.steps.failed):
         yield summary_text.steps_text(summary.steps)
     yield from summary_text.missing_step_lines(state)

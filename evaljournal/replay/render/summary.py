@@ -26,6 +26,7 @@ from evaljournal.replay.results.summary_types import (
     TrialCounts,
 )
 from evaljournal.replay.state.answers import ADVICE
+from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
@@ -200,6 +201,15 @@ def replayed_text(replayed: ReplayedCounts) -> str:
     tokens = {name: value for name, value in replayed.unpaid.items() if "token" in name.lower()}
     amount = usage_text(tokens, {}) if cost is None else money(cost)
     return f"replayed: {plural(replayed.replies, 'reply', 'replies')}{f', {amount} not paid' if amount else ''}"
+
+
+def substitution_lines(state: RunState) -> Iterator[str]:
+    """Yield what `what-if` has replaced: `what-if: calls from step 3 on to gpt-5.4-nano, with another system prompt`."""
+    replaced = substitution(state.settings)
+    if replaced:
+        model, prompt = replaced.get("live_model"), "live_system" in replaced
+        parts = [f" to {printable(str(model), 80)}" if model else "", ", with another system prompt" if prompt else ""]
+        yield f"what-if: calls from step {printable(str(replaced.get('live_from')), 20)} on{''.join(parts)}"
 
 
 def saved_usage(steps: StepCounts) -> dict[str, float]:

@@ -27,7 +27,7 @@ SLOWER_FACTOR: Final = 2.0
 """Minimum ratio of B's time to A's for a trial to be listed as slower."""
 SLOWER_SECONDS: Final = 0.1
 """Minimum difference in seconds for a trial to be listed as slower."""
-_TASK_CHANGES: Final = frozenset({"task", "model", "dialect", "base_url", "variant"})
+_TASK_CHANGES: Final = frozenset({"task", "model", "dialect", "base_url", "variant", "live_model"})
 """First words of changes of a definition after which another model may be asked for."""
 _DIGEST_BYTES: Final = 8
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)

@@ -20,8 +20,9 @@ _MAX_VALUE: Final = 40
 """Maximum length of a parameter of the task whose two values are shown."""
 _REVISION_CHARS: Final = 64
 """Maximum length of a git revision."""
-_ANSWER_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score"}
-"""Settings that decide which answers count → their defaults, which are not recorded."""
+_SUBSTITUTION: Final = ("live_from", "live_model", "live_system")
+_RESULT_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score", **dict.fromkeys(_SUBSTITUTION, "")}
+"""Settings that the results depend on → their defaults, which are not recorded."""
 
 
 def load_definition(definition: Any) -> Any:
@@ -30,6 +31,23 @@ def load_definition(definition: Any) -> Any:
         return definition.load() if isinstance(definition, Blob) else definition
     except BlobDamaged:
         return None
+
+
+def substitution(settings: Any) -> dict[str, Any]:
+    """Return what `what-if` has replaced in the calls of a run: `live_from`, `live_model`, `live_system`; empty: nothing.
+
+    A run with a substitution is an experiment, and none of the evaluation as it is defined.
+    """
+    if not isinstance(settings, dict):
+        return {}
+    values = cast("dict[str, Any]", settings)
+    return {name: value for name in _SUBSTITUTION if (value := values.get(name)) is not None}
+
+
+def definition_of_run(run_started: RunStarted) -> Any:
+    """Return the recorded definition with the substitution of `what-if`, to be shown; None if it is damaged."""
+    definition = load_definition(run_started.definition)
+    return {**definition, **substitution(run_started.settings)} if isinstance(definition, dict) else definition
 
 
 def variant_fingerprints(definition: Any) -> dict[str, str]:
@@ -138,7 +156,7 @@ def identity(run_started: RunStarted) -> dict[str, Any]:
         "scorers": dict(run_started.scorers),
         "variants": variant_fingerprints(definition),
         "code": {"includes_opened": includes_opened, "files": files},
-        "answers": {name: str(value) for name in _ANSWER_SETTINGS if (value := settings.get(name)) is not None},
+        "answers": {name: _short(value) for name in _RESULT_SETTINGS if (value := settings.get(name)) is not None},
     }
 
 
@@ -164,7 +182,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"file {path}" for path in changed_files(old, new))
     yield from _changed_names("scorer", old["scorers"], new["scorers"])
     yield from _changed_names("variant", old["variants"], new["variants"])
-    yield from _changed_values({**_ANSWER_SETTINGS, **old.get("answers", {})}, {**_ANSWER_SETTINGS, **new.get("answers", {})})
+    yield from _changed_values({**_RESULT_SETTINGS, **old.get("answers", {})}, {**_RESULT_SETTINGS, **new.get("answers", {})})
     yield from _changed_values({"revision": old["revision"][:7]}, {"revision": new["revision"][:7]})
 
 

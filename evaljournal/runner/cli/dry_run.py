@@ -13,6 +13,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.export.model_call import TaskModels
 from evaljournal.replay.render.summary import billed_usage
 from evaljournal.replay.results.budget_text import quantity
+from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.known_limits import MAX_SLOTS
 from evaljournal.replay.state.shards import Shard
 from evaljournal.replay.state.totals import Totals
@@ -104,7 +105,8 @@ class _EarlierRuns:
         for path in self.paths:
             if path not in self._runs:
                 self._runs[path] = open_run(path)
-            yield self._runs[path]
+            if not substitution(self._runs[path].state.settings):
+                yield self._runs[path]
 
 
 def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:

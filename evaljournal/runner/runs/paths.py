@@ -14,6 +14,7 @@ from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import RunFinished, RunStarted
 from evaljournal.journal.format import chain
 from evaljournal.journal.readers.reader import fetch, read
+from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.errors import UsageError
 
@@ -77,16 +78,16 @@ def next_paths(name: str, shard: Shard | None = None) -> Iterator[Path]:
 
 
 def newest_run(name: str) -> Path:
-    """Return the run of an evaluation that was written last."""
-    runs = runs_newest_first(RUNS / name)
-    if not runs:
-        raise UsageError(f"there is no run under {RUNS / name}/", hint="pass its path, or start one with `run(…)`")
-    return runs[0]
+    """Return the run of an evaluation that was written last, other than those of `what-if`."""
+    for path in runs_newest_first(RUNS / name):
+        if not _is_what_if(path):
+            return path
+    raise UsageError(f"there is no run under {RUNS / name}/", hint="pass its path, or start one with `run(…)`")
 
 
 def newest_unfinished_run(name: str) -> Path:
-    """Return the unfinished run of an evaluation that was written last."""
-    runs = runs_newest_first(RUNS / name)
+    """Return the unfinished run of an evaluation that was written last, other than those of `what-if`."""
+    runs = [path for path in runs_newest_first(RUNS / name) if not _is_what_if(path)]
     for path in runs:
         if run_finish(path) is None:
             return path
@@ -100,6 +101,15 @@ def run_start(path: Path) -> tuple[RunStarted, str] | None:
         if isinstance(record.event, RunStarted):
             return record.event, record.at
     return None
+
+
+def _is_what_if(path: Path) -> bool:
+    """Return whether `what-if` has replaced calls of a run; not if that cannot be read."""
+    try:
+        start = run_start(path)
+    except (JournalError, OSError):
+        return False
+    return start is not None and bool(substitution(start[0].settings))
 
 
 def has_started(path: Path) -> bool:

@@ -145,9 +145,10 @@ def rescore(
 ) -> "RescoreResult":
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
-    Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
-    version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of these variants are scored.
-    With `batch`, the calls of judges are sent in batches; with `leave`, too, the same call collects them later.
+    Default path: the newest run of this evaluation under `runs/`, not one of `what-if`. It can be called wherever `run` can.
+    Scores from the current version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of
+    these variants are scored. With `batch`, the calls of judges are sent in batches; with `leave`, too, the same call collects
+    them later.
 
     With `against`, a run or RUN@VARIANT, only `judge` scores: it compares each output with that of the same trial there, in
     both orders. The score `judge-vs-RUN` is `win` or `loss` if both agree, otherwise `tie`.

@@ -160,6 +160,9 @@ def make_plan(
     evaluation, keys = selection.evaluation, selection.keys
     variants = list(evaluation.with_variants(only_variants).tasks)
     trials = _read_first(selection.trials, evaluation)
+    planned = (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks)
+    if replies is not None and settings.live_from is not None:
+        trials, planned = _with_output(replies, trials, variants, evaluation.tasks, count=selection.trials.cases is not None)
     shards = shard.count if shard else 1
     chosen_slots, slots = settings.slots, scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
@@ -184,7 +187,7 @@ def make_plan(
         definition=definition,
         dataset=dataset,
         dataset_fingerprint=selection.trials.fingerprint or "",
-        trials=(selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),
+        trials=planned,
         settings={**recorded_settings, "scorer_slots": slots, "overridden": overridden_names},
         settings_fingerprint=settings.fingerprint,
         durability=settings.durability,
@@ -193,6 +196,22 @@ def make_plan(
     )
     _check_unchanged(state, run_started, selection.trials, path, options)
     return Plan(settings, trials, run_started, slots, evaluation, keys, variants, chosen_slots, workspace, replies)
+
+
+def _with_output(
+    replies: "Replies", trials: Iterable[Trial], variants: Sequence[str], all_variants: Iterable[str], *, count: bool
+) -> tuple[Iterator[Trial], int]:
+    """Return the trials that have a recorded output, from whose steps they go on, and their number in all variants.
+
+    The number is 0 unless they are to be counted; cases that can be read only once are not.
+    """
+    number, names = 0, tuple(all_variants)
+    for trial in trials if count else ():
+        if trial.variant == variants[0]:
+            number += sum(replies.has_output(trial.case, name, trial.repeat) for name in names)
+    if count and not number:
+        raise UsageError(f"{replies.names} has an output of no case of this run, so nothing can start from its steps")
+    return (trial for trial in trials if replies.has_output(trial.case, trial.variant, trial.repeat)), number
 
 
 def _with_case_files(cases: Dataset, settings: Settings) -> Dataset:

@@ -32,6 +32,7 @@ from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.notes import engine_note
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.executor import TrialExecutor
@@ -114,6 +115,10 @@ class Replies:
             return next((replies for replies in matches if replies is not None and (replies.steps or replies.calls)), None)
         except (UsageError, JournalError, OSError) as exc:
             raise ReplyMissing(str(exc)) from exc
+
+    def has_output(self, case: Case, variant: str, repeat: int) -> bool:
+        """Return whether a source has an output of a trial: a run from some step on has only such trials."""
+        return any(source.has_output((case.fingerprint, variant, repeat)) for source in self.sources)
 
     def pooled(self, key: Key, used: AbstractSet[Origin] = frozenset()) -> RecordedReply | None:
         """Return a reply of any trial that is not used yet; None if there is none, or only those of the same trial are used."""

@@ -309,6 +309,31 @@ def test_runs_of_others_are_not_used(project: Project, monkeypatch: pytest.Monke
     assert ["stopped", "finished"] == project.runs("small")
 
 
+def test_runs_of_what_if_are_not_used(project: Project) -> None:
+    """A run with another model or system prompt is not the newest run of the evaluation; its path can be passed."""
+    scorer = "\n    @small.score\n    def is_text(output):\n        return True\n"
+    source = SMALL.replace('"c"]', '"c"], fail_under=["is_text=1"]').replace("import evaluation", "import durable, evaluation")
+    project.write("test_small.py", source.replace("return text", "return durable(str)(text)") + scorer)
+    project.run()
+    project.write(
+        "what_if.py",
+        """
+        from evaljournal import run
+        from test_small import small
+
+        run(small, replies="runs/small/0001", live_from=1, live_system="Be brief.")
+    """,
+    )
+    project.pytester.runpython(project.path / "what_if.py")
+    project.calls()
+    results = [project.run("-k", "gate"), project.run("--evals-reuse", "runs", "-k", "a-")]
+    used = [next(line for line in result.outlines if "runs/small/" in line) for result in results]
+
+    assert ["finished", "finished"] == project.runs("small")
+    assert [True, True] == ["runs/small/0001" in line for line in used]
+    assert {} == project.calls()
+
+
 def test_a_session_that_was_killed_is_not_repeated(project: Project) -> None:
     """A finished run of a session that did not end is used again, unless its definition has changed; then it is repeated."""
     project.write("test_small.py", SMALL)

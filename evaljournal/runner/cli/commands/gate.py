@@ -35,7 +35,7 @@ from evaljournal.replay.results.gate import (
 from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
-from evaljournal.replay.state.definition import definition_key
+from evaljournal.replay.state.definition import definition_key, substitution
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.digests import DigestCache
@@ -305,14 +305,16 @@ def _checked_apply() -> Apply:
 
 
 def _newest_other_run(path: Path) -> Path:
-    """Return the newest finished run of the same evaluation, other than the run itself."""
+    """Return the newest finished run of the same evaluation, other than the run itself and those of `what-if`."""
     start = run_start(path)
     if start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded")
     for candidate in runs_newest_first(path.parent):
         if candidate.resolve() != path.resolve() and run_finish(candidate) is not None:
             candidate_start = run_start(candidate)
-            if candidate_start is not None and candidate_start[0].evaluation == start[0].evaluation:
+            if candidate_start is None or candidate_start[0].evaluation != start[0].evaluation:
+                continue
+            if not substitution(candidate_start[0].settings):
                 return candidate
     name = printable(start[0].evaluation)
     raise UsageError(f"{path.parent} has no other finished run of {name!r}", hint="pass the path of a run to --baseline")

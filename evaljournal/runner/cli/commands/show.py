@@ -21,7 +21,7 @@ from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.runs.waits import Wait
-from evaljournal.replay.state.definition import definition_lines, load_definition
+from evaljournal.replay.state.definition import definition_lines, definition_of_run
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
@@ -196,7 +196,7 @@ def _print_json(path: Path, problem: JournalError | None, **fields: Any) -> None
 def _print_definition(view: LoadedRun, *, as_json: bool) -> None:
     """Show the definition of the run, with adopted changes applied."""
     run_started = view.state.started
-    recorded_definition = None if run_started is None else load_definition(run_started.definition)
+    recorded_definition = None if run_started is None else definition_of_run(run_started)
     if as_json:
         _print_json(view.path, view.problem, definition=recorded_definition)
     else:

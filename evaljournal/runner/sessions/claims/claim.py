@@ -42,7 +42,7 @@ from evaljournal.replay.claims.statement import (
 from evaljournal.replay.results.summary import replayed_of
 from evaljournal.replay.review.labels import Review, review_path
 from evaljournal.replay.runs.values import read_values
-from evaljournal.replay.state.definition import load_definition
+from evaljournal.replay.state.definition import load_definition, substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.errors import UsageError, command, suggest
@@ -94,7 +94,7 @@ class Snapshot:
             "task": definition.get("task"),
             "variants": definition.get("variants"),
             # A run of `what-if` calls another model than its task names.
-            **{name: value for name, value in self.state.settings.items() if name.startswith("live_")},
+            **substitution(self.state.settings),
         }
         dataset = {"fingerprint": started.dataset_fingerprint, "source": started.dataset}
         return {"model": canonical(model).decode(), "dataset": canonical(dataset).decode()}
@@ -109,7 +109,9 @@ class Snapshot:
             "replayed": 0 if replayed is None else replayed.replies,
             "forks": sum(origin is not None for origin in origins),
             "shards": len(state.sessions.merged.shards),
+            # Statements of other runs do not have these.
             **({"salvages": state.sessions.salvages} if state.sessions.salvages else {}),
+            **({"what_if": 1} if substitution(state.settings) else {}),
         }
 
 
@@ -273,6 +275,7 @@ def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
         "trials": state.totals.completed + state.totals.failed == planned["trials"],
         "cases": started.dataset_fingerprint == plan.digest("cases", _CASES),
         "definition (changed after the start)": not (snapshot.history()["adopted"] or started.is_replacement),
+        "calls (what-if has replaced some)": not substitution(state.settings),
         "times (the run started before the plan)": datetime.fromisoformat(planned["plannedAt"]) <= start,
     }
     for claim in plan.claims:

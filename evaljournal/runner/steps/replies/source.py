@@ -74,6 +74,7 @@ class TrialRecords:
     """Packed locations, in the order of the records."""
     is_judged: bool = False
     """Whether there are replies of judges; only then are the ends of scorer calls among the records."""
+    has_output: bool = False
 
 
 @attrs.define(eq=False)
@@ -102,6 +103,8 @@ class ReplySource:
     _pool: dict[Key, list[TrialRecords]] = attrs.field(init=False, factory=dict[Key, list[TrialRecords]])
     """Key → trials with a reply that has it; empty unless replies of any trial are used."""
     _entries: dict[TrialKey, list[TrialRecords]] = attrs.field(init=False, factory=dict[TrialKey, list[TrialRecords]])
+
+    _repeats: int = attrs.field(init=False, default=1)
 
     def add(self, record: Record) -> None:
         """Add the next record of the first pass."""
@@ -144,12 +147,14 @@ class ReplySource:
         if entry is not None and (entry.is_judged or not isinstance(event, events.TrialScored | events.ScoringFailed)):
             entry.is_judged = entry.is_judged or (isinstance(event, events.Noted) and event.name == JUDGE_NOTE)
             entry.locations.append(pack_location(record))
+            entry.has_output = entry.has_output or isinstance(record.event, events.AttemptSucceeded)
             if record.segment == 1 and record.offset < _KEPT_BYTES:
                 self._records[entry.locations[-1]] = record
 
     def end_pass(self, *, pools: bool) -> None:
         """End the first pass; with `pools`, the replies of all trials can be used by any one."""
         for entry in self._trials.values():
+            self._repeats = max(self._repeats, entry.key[2])
             self._entries.setdefault(entry.key, []).append(entry)
             for key in {reply.key for reply in self._read(entry).usable_elsewhere} if pools else ():
                 self._pool.setdefault(key, []).append(entry)
@@ -172,6 +177,12 @@ class ReplySource:
             names = " and ".join(repr(entry.case[:_NAME_CHARS]) for entry in entries[:2])
             raise UsageError(f"{self.name} has several cases with this content, {names}; give the case one of their names")
         return self._read(named_entries[0]) if named_entries else None
+
+    def has_output(self, key: TrialKey) -> bool:
+        """Return whether a trial, or the first repeat of one that has fewer, has a recorded output."""
+        fingerprint, variant, repeat = key
+        recorded_key = key if repeat <= self._repeats else (fingerprint, variant, 1)
+        return any(entry.has_output for entry in self._entries.get(recorded_key, ()))
 
     def pooled(self, key: Key, used: AbstractSet[Origin]) -> RecordedReply | None:
         """Return the first reply of any trial that has a key and is not used yet."""
