@@ -20,6 +20,7 @@ MAX_NAMES: Final = 1_000
 _MAX_SIGNATURES: Final = 16
 MAX_SAMPLE: Final = 100_000
 
+_HISTORY: Final = ("withdrawn", "adopted", "replayed", "forks", "shards", "salvages?", "what_if?")
 _TEXT, _OPTIONAL_INTEGER, _VALUE = (str,), (int, type(None)), (bool, int, float, str)
 _HASH: Final = re.compile("[0-9a-f]{64}")
 _HEAD: Final = re.compile("[0-9a-f]{32,64}")
