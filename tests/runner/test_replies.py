@@ -246,6 +246,7 @@ def test_replies_that_were_changed_after_the_start_are_not_own(tmp_path: Path) -
         (gzip.compress(HEADER + b'{"key":["f","",1],"case":"c"}\n' * 100), "decompresses to more than"),
         (gzip.compress(HEADER + b" " * 200), "has a line of more than"),
     ],
+    ids=["empty", "broken", "version", "line", "bomb", "long"],  # A compressed file has the time.
 )
 def test_a_bad_packed_file_is_rejected(content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what is wrong; only a bounded amount is decompressed."""
