@@ -434,6 +434,12 @@ NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
         ),
         ("task.py", 0, {"location": "task.py:3"}, "fix task.py:3, then {resume} --adopt --retry-failed"),
         ("task.py", 1, {"message": "the command is missing"}, "{resume} --retry-failed"),
+        (
+            "task.py",
+            0,
+            {"error": "evaljournal.ReplyMissing", "location": "task.py:3"},
+            "restore the recorded requests, or add --no-offline --on-miss live, then {resume} --adopt --retry-failed",
+        ),
     ],
 )
 def test_the_edit_before_the_next_command(task: str, completed: int, error: dict[str, Any], step: str) -> None:

@@ -26,6 +26,9 @@ from evaljournal.replay.state.workers import ended_workers, worker_lines
 from evaljournal.replay.text import duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 
 _JSON_VALUES: Final = "return a text, number, boolean, None, list, dict, dataclass, attrs or pydantic object"
+_MISS: Final = "evaljournal.ReplyMissing:"
+_AFTER_MISSES: Final = "restore the recorded requests, or add --no-offline --on-miss live"
+"""The line that asks is not wrong, and a retry with the same recorded replies would miss them again."""
 _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
@@ -262,7 +265,9 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
         return None
     truncation = _TRUNCATION.match(cause.error) if not cause.location else None
     if truncation is None and not NOT_FOUND.search(cause.error):
-        return _Repair(f"fix {printable(cause.location, 200)}") if cause.location else None
+        fix = f"fix {printable(cause.location, 200)}" if cause.location else ""
+        text = _AFTER_MISSES if cause.error.startswith(_MISS) else fix
+        return _Repair(text) if text else None
     edit = "correct the model name or the URL" if truncation is None else ADVICE[truncation[1]]
     if (keys := _definition_keys(task)) is not None:
         names = ("max-tokens",) if truncation is not None else ("chat", "endpoint")
