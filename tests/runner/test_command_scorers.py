@@ -1,15 +1,23 @@
 """Commands as scorers of workspaces: exit codes, numbers, restored files, and commands that hang, flood or look for keys."""
 
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from evaljournal import UsageError, rescore, scorers
-from evaljournal.journal.events import ScoringFailed, TrialScored
+from evaljournal import Case, UsageError, rescore, scorers
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptSucceeded, ScoringFailed, TrialScored
 from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.http import reply_memory
 from evaljournal.runner.calls.workspaces import runs_directory
+from evaljournal.runner.runs.fork import fork
+from evaljournal.runner.runs.merge import merge
+from tests.journal.samples import flip, segment
+from tests.runner_cli.commands import evaljournal
 from tests.runs import AnyEvaluation, define_real, events, run_real
 
 AGENT = "echo changed > a.txt; rm tests/check.sh; ln -s /etc tests/link; echo 'exit 0' > tests/check.sh; echo x > tests/new"
@@ -92,6 +100,51 @@ def test_rescore_needs_a_kept_workspace(path: Path, repo: Path) -> None:
     assert [False, True] == [event.value for event in events(path, TrialScored)]
     with pytest.raises(UsageError, match="some were removed: 'lima'; run these trials again, with --keep all"):
         rescore(define_scored(repo, "false"), other)
+
+
+def test_workspaces_stay_with_the_run_that_made_them(path: Path, repo: Path) -> None:
+    """Merged, forked and salvaged runs score the workspaces of their sources, whose original restores files."""
+    cases = [Case(name=name, input=name) for name in ("lima", "oslo", "rome", "cairo")]
+    defined = partial(define_scored, repo, files=["tests"], keep="all", cases=cases)
+    shards = [path.with_name(f"shard-{number}") for number in (1, 2)]
+    for number, shard in enumerate(shards, 1):
+        run_real(defined("true"), shard, shard=f"{number}/2")
+    trio.run(merge, shards, path.with_name("merged"))
+    again = rescore(defined("sh tests/check.sh"), path.with_name("merged"))
+    reasons = [event.reason for event in events(path.with_name("merged"), TrialScored)]
+    assert (4, ["check.sh"] * 4) == (again.outputs, reasons[4:])
+
+    outputs = [record.seq for record in read(shards[0]) if isinstance(record.event, AttemptSucceeded)]
+    trio.run(fork, shards[0], path.with_name("fork"), outputs[0])
+    forked = run_real(defined("true"), path.with_name("fork"), resume=True)
+    assert ("finished", []) == (forked.state.outcome, events(path.with_name("fork"), ScoringFailed))
+
+    scored = [record for record in read(shards[0]) if isinstance(record.event, TrialScored)]
+    flip(segment(shards[0]), scored[0].offset + 20)
+    result = evaljournal("salvage", shards[0], "-o", path.with_name("salvaged"))
+    assert "1 output not scored by check: evaljournal rescore " in result.stderr
+    assert "commands score only outputs whose workspaces were kept" in result.stderr
+    assert 1 == rescore(defined("true"), path.with_name("salvaged")).outputs
+
+
+def test_a_workspace_that_its_run_has_removed(path: Path, repo: Path) -> None:
+    """The error of a fork names the run that made the workspace: in `rescore` before anything is scored, else of the score."""
+    run_real(define_scored(repo, "true", keep="all"), path)
+    target = path.with_name("fork")
+    output = next(record.seq for record in read(path) if isinstance(record.event, AttemptSucceeded))
+    for name, seq in (("fork", None), ("early", output)):
+        trio.run(fork, path, path.with_name(name), seq)
+    [owner] = [directory for directory in runs_directory().iterdir() if (directory / "attempts").exists()]
+    run_id = owner.name
+    shutil.rmtree(owner)
+
+    with pytest.raises(
+        UsageError, match=f"some were removed, or are not on this machine \\(run '{run_id}' made them\\): 'lima'"
+    ):
+        rescore(define_scored(repo, "false", keep="all"), target)
+    run_real(define_scored(repo, "true", keep="all"), path.with_name("early"), resume=True)
+    (failed,) = events(path.with_name("early"), ScoringFailed)
+    assert f"is not on this machine, or was removed: run {run_id} made it" in failed.message
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ class Scoring:
             cost=work.state.cost,
             files=files,
             diff=diff,
+            attempt=work.state.attempts,
+            workspace_run=self._scheduler.recorder.state.workspaces.runs.get(work.trial, ""),
         )
         scorer_input = new_input()
         for scorer in self._local_scorers:

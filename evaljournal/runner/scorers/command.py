@@ -22,7 +22,7 @@ import trio
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.calls.command import CANNOT_RUN, CommandMissing, ProcessTask, exit_text, open_program, read_program
 from evaljournal.runner.calls.http.reply_memory import ReplyMemory
-from evaljournal.runner.calls.workspaces import HOMES, attempts_of, directory_of, name_of
+from evaljournal.runner.calls.workspaces import HOMES, directory_of, name_of
 from evaljournal.runner.calls.workspaces.original import Original, case_files
 from evaljournal.runner.calls.workspaces.programs import RUN, WORKSPACE, end_programs
 from evaljournal.runner.calls.workspaces.trees import WorkspaceProblem, copy_agent_tree, relative_path, remove_tree, write_file
@@ -91,14 +91,16 @@ class CommandScorer(ProcessTask):
 
     async def execute(self, value: ScorerInput, run: str) -> Score:
         """Copy the workspace of an output, and run the command in the copy."""
-        directory = directory_of(run)
-        attempts = attempts_of(directory, value.trial)
-        if not attempts:
-            raise WorkspaceProblem("the workspace of the output was removed; run the trial again, with --keep all")
-        copy = directory / "scoring" / f"{attempts[-1].name}-{value.scorer}"
+        owner = value.workspace_run or run
+        directory = directory_of(owner)
+        attempt = directory / "attempts" / name_of(value.trial, value.attempt)
+        if not attempt.exists():
+            problem = "was removed" if owner == run else f"is not on this machine, or was removed: run {owner} made it"
+            raise WorkspaceProblem(f"the workspace of the output {problem}; run the trial again, with --keep all")
+        copy = directory_of(run) / "scoring" / f"{attempt.name}-{value.scorer}"
         try:
             with trio.CancelScope(shield=True):
-                await run_in_thread(partial(self._prepare, value.case, directory, attempts[-1] / "workspace", copy))
+                await run_in_thread(partial(self._prepare, value.case, directory, attempt / "workspace", copy))
             await trio.lowlevel.checkpoint_if_cancelled()
             return await self._score(value, run, copy)
         finally:

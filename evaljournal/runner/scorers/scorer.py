@@ -78,6 +78,10 @@ class ScorerInput:
     """The files that the attempt has changed in its workspace: `path`, `change`, `bytes` and `sha256` of each."""
     diff: str = ""
     """What it has changed, as a unified diff."""
+    attempt: int = 0
+    """Number of the attempt that returned the output."""
+    workspace_run: str = ""
+    """Id of the run that made its workspace; empty: that is not recorded."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
     replies: dict[int, str] = field(factory=dict[int, str])

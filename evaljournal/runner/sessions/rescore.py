@@ -111,7 +111,7 @@ class Rescoring(Session):
         self._total = len(trials)
         for trial, _ in trials:
             check_name(state.trials[trial].case)
-        self._check_workspaces({trial: state.trials[trial].attempts for trial, _ in trials})
+        self._check_workspaces(state, [trial for trial, _ in trials])
         gate_results(state)
         if self.options.cancel_batches and not state.batches.lines.open:
             raise UsageError(f"{self.path} has no open batches; remove --cancel")
@@ -126,14 +126,16 @@ class Rescoring(Session):
         new_start = evolve_fact(recorded_start, trials=state.sessions.planned, settings={"scorer_slots": slots})
         return Plan(settings, (), new_start, slots, self.evaluation, keys, (), chosen_slots=self.overrides.get("slots"))
 
-    def _check_workspaces(self, attempts: Mapping[str, int]) -> None:
+    def _check_workspaces(self, state: RunState, trials: Sequence[str]) -> None:
         """Raise a `UsageError` if a command scores workspaces, and one was removed."""
         functions: list[Any] = [scorer.function for scorer in self.evaluation.scorers.values()]
         checks = [function.check_workspace for function in functions if getattr(function, "needs_workspace", False)]
-        missing = [trial for trial, attempt in attempts.items() for check in checks if not check(self._run, trial, attempt)]
+        owners = {trial: state.workspaces.runs.get(trial) or self._run for trial in trials if checks}
+        missing = [name for name, run in owners.items() if not checks[0](run, name, state.trials[name].attempts)]
         if missing:
-            names = examples(dict.fromkeys(missing))
-            problem = "a command scores the workspaces of outputs, and some were removed"
+            problem, names = "a command scores the workspaces of outputs, and some were removed", examples(missing)
+            if others := {owners[name]: None for name in missing if owners[name] != self._run}:
+                problem += f", or are not on this machine (run {examples(others)} made them)"
             raise UsageError(f"{problem}: {names}; run these trials again, with --keep all")
 
     def _check_batches(self, settings: Settings) -> None:

@@ -26,7 +26,7 @@ from evaljournal.journal.disk.lock import Lock
 from evaljournal.journal.errors import JournalLocked
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.state.workspaces import CHANGES
+from evaljournal.replay.state.workspaces import CHANGES, MAKE_WORKSPACE
 from evaljournal.replay.text import plural
 from evaljournal.runner.calls import OnLateResult, Task, WrappedTask
 from evaljournal.runner.calls.command import CommandFailed
@@ -141,7 +141,7 @@ class WorkspaceLayer(PhasesLayer):
         assert steps is not None
 
         start_phase("setup")
-        set_up = Step("make workspace", "other", step_input(None, "workspace"), reusable=False, phase="setup")
+        set_up = Step(MAKE_WORKSPACE, "other", step_input(None, "workspace"), reusable=False, phase="setup")
         steps.begin(set_up)
         with trio.CancelScope(shield=True):  # A thread cannot be cancelled.
             workspace, compare = await self._run(partial(self._make, work, files))

@@ -49,8 +49,11 @@ def salvage(run: Path, target: Path) -> None:
             f"the run's definition and settings are lost; to continue: {command('resume', target, ' --task REFERENCE')}",
             err=True,
         )
-    for line in unscored_lines(unscored_counts(state), target):
+    unscored = unscored_counts(state)
+    for line in unscored_lines(unscored, target):
         echo(line, err=True)
+    if unscored and state.settings.get("workspace"):
+        echo("commands score only outputs whose workspaces were kept; run the other trials again, with --keep all", err=True)
     echo(f"next: evaljournal verify {target}", err=True)
     if result.unreadable_files:
         names = printable(", ".join(result.unreadable_files), _MAX_PROBLEM)
