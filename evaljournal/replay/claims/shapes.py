@@ -89,9 +89,7 @@ RESULT: Final[dict[Any, Any]] = {
             "figures": [{"values": _INTEGERS, "missing": _COUNT}, range(1, 101)],
             "outputs": _COUNT,
             "errors": _COUNT,
-            "history": dict.fromkeys(
-                ("withdrawn", "adopted", "replayed", "forks", "shards", "salvages?", "what_if?"), _INTEGERS
-            ),
+            "history": dict.fromkeys(_HISTORY, _INTEGERS),
         },
     },
 }

@@ -397,7 +397,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
     if state.trials.attempts.late_returns:
         yield f"{plural(state.trials.attempts.late_returns, 'attempt')} returned late; results discarded"
-    if recoveries := state.sessions.recoveries:
+    if recoveries := state.sessions.repairs["recovered"]:
         yield f"the journal was repaired {plural(recoveries, 'time')} after a crash; unfinished bytes are in torn/"
 
 

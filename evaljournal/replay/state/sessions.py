@@ -4,6 +4,7 @@
 session from it when a session starts, so it must already know the new one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, get_args
@@ -73,8 +74,7 @@ class Sessions(list[SessionState]):
         "planned",
         "previous_end",
         "previous_t",
-        "recoveries",
-        "salvages",
+        "repairs",
         "settings",
         "started",
         "task_versions",
@@ -94,9 +94,9 @@ class Sessions(list[SessionState]):
         self.settings: dict[str, Any] = {}
         self.outcome = ""
         """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
-        self.recoveries = 0
-        self.salvages = 0
-        """How often its records were copied from a damaged journal, with gaps; of a merged run, those of its shards."""
+        self.repairs = Counter[str]()
+        """How often a torn tail was set aside (`recovered`), and its records were copied from a damaged journal, with gaps
+        (`salvaged`); of a merged run, those of its shards."""
         self.adoption: tuple[events.RunStarted, events.RunStarted] | None = None
         """The definition before and after the changes that the current session adopted; None if it adopted none."""
         self.has_new_task = False
@@ -180,10 +180,10 @@ class Sessions(list[SessionState]):
             self.has_new_task = self.task_versions.adopt(old_start, new_start, (record.segment, record.offset))
 
     def _on_journal_recovered(self, _: events.JournalRecovered, __: Record) -> None:
-        self.recoveries += 1
+        self.repairs["recovered"] += 1
 
     def _on_journal_salvaged(self, _: events.JournalSalvaged, __: Record) -> None:
-        self.salvages += 1
+        self.repairs["salvaged"] += 1
 
     def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         self.outcome = event.reason if isinstance(event, events.RunStopped) else "finished"

@@ -110,7 +110,7 @@ class Snapshot:
             "forks": sum(origin is not None for origin in origins),
             "shards": len(state.sessions.merged.shards),
             # Statements of other runs do not have these.
-            **({"salvages": state.sessions.salvages} if state.sessions.salvages else {}),
+            **({"salvages": salvages} if (salvages := state.sessions.repairs["salvaged"]) else {}),
             **({"what_if": 1} if substitution(state.settings) else {}),
         }
 
@@ -357,7 +357,7 @@ def check_journal(path: Path, statement: Statement, plan: Statement | None) -> G
         yield Line("audit" if isinstance(exc, InvalidRecord) else "chain", "failed", str(exc))
         return None
     yield Line("chain", "ok", "the journal is as it was written")
-    if last.state.sessions.salvages:
+    if last.state.sessions.repairs["salvaged"]:
         gaps = "salvaged from a damaged journal, with gaps: of these records only the order was checked"
         yield Line("audit", "unchecked", gaps)
     else:
