@@ -83,7 +83,7 @@ def kill_at_work() -> None:
 def kill(after: float) -> bool:
     """Start the run, and kill it some seconds after its first record; return whether it had not ended."""
     with process("run", "fix.py") as started:
-        assert wait_until((RUN / "journal-000001.jsonl").exists)
+        assert wait_until(lambda: any(b"session_started" in file.read_bytes() for file in RUN.glob("journal-*.jsonl")))
         time.sleep(after)
         is_running = started.poll() is None
         started.send_signal(signal.SIGKILL)
