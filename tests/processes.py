@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -82,6 +82,16 @@ class Forks:
     def close(self) -> None:
         self._socket.close()
         self._server.wait()
+
+
+@contextlib.contextmanager
+def forks_of(source: str, directory: Path) -> Iterator[Forks]:
+    """Yield what starts processes with this program, which is written to a directory."""
+    script = directory / "script.py"
+    script.write_text(source)
+    forks = Forks(script)
+    yield forks
+    forks.close()
 
 
 class Forked:

@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch_servers import batch_server_process
-from tests.processes import ROOT, Forks, Process, run_command
+from tests.processes import ROOT, Forks, Process, forks_of, run_command
 from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
 
@@ -145,11 +145,8 @@ class Reader:
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Start commands quickly."""
-    script = tmp_path_factory.mktemp("script") / "commands.py"
-    script.write_text(COMMANDS)
-    forks = Forks(script)
-    yield forks
-    forks.close()
+    with forks_of(COMMANDS, tmp_path_factory.mktemp("script")) as forks:
+        yield forks
 
 
 @pytest.mark.slow

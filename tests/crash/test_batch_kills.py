@@ -14,7 +14,7 @@ import pytest
 
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, BatchCollected, BatchPrepared, TrialCompleted
 from tests.batch_servers import BatchServerProcess, batch_server_process
-from tests.processes import Forked, Forks, wait_until
+from tests.processes import Forked, Forks, forks_of, wait_until
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 
@@ -48,11 +48,8 @@ SCRIPT = textwrap.dedent(
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Start commands quickly."""
-    script = tmp_path_factory.mktemp("script") / "script.py"
-    script.write_text(SCRIPT)
-    forks = Forks(script)
-    yield forks
-    forks.close()
+    with forks_of(SCRIPT, tmp_path_factory.mktemp("script")) as forks:
+        yield forks
 
 
 def start(forks: Forks, *arguments: object, max_lines: int = 50_000) -> Forked:

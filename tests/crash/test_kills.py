@@ -21,7 +21,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.runner.testing import events_of
-from tests.processes import TIMEOUT, Forked, Forks, wait_until
+from tests.processes import TIMEOUT, Forked, Forks, forks_of, wait_until
 from tests.runs import events
 
 pytestmark = pytest.mark.slow
@@ -139,11 +139,8 @@ class Run:
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    script = tmp_path_factory.mktemp("script") / "task.py"
-    script.write_text(SCRIPT)
-    forks = Forks(script)
-    yield forks
-    forks.close()
+    with forks_of(SCRIPT, tmp_path_factory.mktemp("script")) as forks:
+        yield forks
 
 
 @pytest.fixture

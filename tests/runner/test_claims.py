@@ -771,7 +771,7 @@ def test_the_statement_says_how_the_results_came_about(tmp_path: Path) -> None:
 
 
 def test_a_salvaged_run_says_so(tmp_path: Path) -> None:
-    """Whoever damages the record of an unwanted output, salvages the run and lets it be made again cannot hide that."""
+    """To damage the record of an unwanted output, salvage the run and repeat the call cannot be hidden."""
     run_, salvaged = claimed_run(tmp_path / "run"), tmp_path / "salvaged"
     outputs = [record for record in read(run_) if isinstance(record.event, AttemptSucceeded)]
     old = claim(run_, "exact>=0.1")

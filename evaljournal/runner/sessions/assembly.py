@@ -141,6 +141,7 @@ def assemble(
         )
 
     scheduler.gates = tuple(gates)
+    _answer_from_replies(executor, plan, tasks, in_thread)
     new_policy = policy_maker(settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory)
     limits_of = limits_by_key(known_limits, keys, plan.evaluation.scorers, sees_calls=settings.sees_model_calls)
 
@@ -159,6 +160,14 @@ def assemble(
 
     scheduler.new_lane = new_lane
     return executor
+
+
+def _answer_from_replies(executor: TrialExecutor, plan: Plan, tasks: Mapping[str, Task], in_thread: InThread) -> None:
+    """Look up recorded replies before calls start; they are not for sessions with batches, whose place they take."""
+    if plan.replies is not None:
+        from evaljournal.runner.sessions.replies import ReplyDesk  # noqa: PLC0415  # few runs need it
+
+        ReplyDesk(executor, plan.replies, plan.evaluation.tasks, tasks, in_thread)
 
 
 def _layers(

@@ -373,10 +373,6 @@ class Session:
                 workers=workers,
                 batches=batches,
             )
-            if plan.replies is not None:
-                from evaljournal.runner.sessions.replies import ReplyDesk  # noqa: PLC0415  # few runs need it
-
-                ReplyDesk(executor, plan.replies, plan.evaluation.tasks, tasks, self._in_thread)
             now, shutdown = recorder.clock.now, executor.shutdown
 
             def stop_status() -> tuple[str, float] | None:
