@@ -6,6 +6,7 @@
 Nothing is drawn by hand: every line and mark is a decision of `runner.concurrency.adaptive`, or a call that it allowed.
 """  # noqa: INP001 - a script, not a package
 
+import math
 import sys
 from collections.abc import Sequence
 from html import escape
@@ -20,6 +21,8 @@ from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, StartPermit, result_of
 
 SEED = 3
+LINES = 4
+"""Lines of a grid above its axis."""
 WIDTH, LEFT, RIGHT = 860, 56, 24
 INK, FAINT, HAIR = "#24292f", "#57606a", "#d8dee4"
 FLIGHT, LIMIT, PACE, BAD, PROBE, SHADE = "#1f6f8b", "#24292f", "#8a5a00", "#b3401a", "#7a3e8e", "#f0e3f2"
@@ -118,6 +121,11 @@ class Panel:
     seconds: float
     maximum: float
 
+    @classmethod
+    def of(cls, title: str, top: float, height: float, seconds: float, *steps: Sequence[Step]) -> "Panel":
+        """Return a panel that is as high as the largest of these values."""
+        return cls(title, top, height, seconds, _round_up(max(value or 0.0 for part in steps for _, value in part)))
+
     def x(self, t: float) -> float:
         """Return the x coordinate of a time."""
         return LEFT + (WIDTH - LEFT - RIGHT) * t / self.seconds
@@ -126,10 +134,10 @@ class Panel:
         """Return the y coordinate of a value."""
         return self.top + self.height * (1 - value / self.maximum)
 
-    def frame(self, ticks: Sequence[float], *, show_times: bool) -> list[str]:
+    def frame(self, *, show_times: bool) -> list[str]:
         """Draw the title, the grid and the labels."""
         lines = [text(LEFT, self.top - 10, self.title, weight=600)]
-        for value in ticks:
+        for value in (share * self.maximum / LINES for share in range(LINES + 1)):
             lines.append(line([(LEFT, self.y(value)), (WIDTH - RIGHT, self.y(value))], HAIR, 1))
             lines.append(text(LEFT - 8, self.y(value) + 4, f"{value:g}", anchor="end", color=FAINT))
         below = self.top + self.height + 18
@@ -167,8 +175,14 @@ class Panel:
         y = self.y(value)
         return [
             line([(LEFT, y), (WIDTH - RIGHT, y)], FAINT, 1.2, "2 4"),
-            text(WIDTH - RIGHT, y + 16, label, anchor="end", color=FAINT),
+            text(WIDTH - RIGHT, y - 6, label, anchor="end", color=FAINT),
         ]
+
+
+def _round_up(value: float) -> float:
+    """Return a number that is at least as large, and of which a part per line of the grid is round."""
+    part = 10.0 ** math.floor(math.log10(value / LINES))
+    return LINES * part * math.ceil(value / LINES / part)
 
 
 def text(x: float, y: float, label: str, *, anchor: str = "start", color: str = INK, weight: int = 400) -> str:
@@ -220,16 +234,16 @@ OPEN = ("shade", SHADE, "breaker open")
 def rate_limit() -> str:
     """Draw the first 60 s on an endpoint that accepts 10 calls per second, with a burst of 20."""
     policy = simulate_policy(Endpoint(rate=10.0, burst=20.0), 60.0)
-    flight_panel = Panel("Attempts in flight", 66, 150, 60.0, 48)
-    pace_panel = Panel("Pace: starts per second", 262, 130, 60.0, 50)
+    flight_panel = Panel.of("Attempts in flight", 66, 150, 60.0, policy.in_flight, policy.limits)
+    pace_panel = Panel.of("Pace: starts per second", 262, 130, 60.0, policy.paces)
     return picture(
         432,
         "Ramp-up until a rate limit is detected",
         legend(24, [IN_FLIGHT, LIMIT_KEY, PACE_KEY, LIMITED]),
-        flight_panel.frame([0, 16, 32, 48], show_times=False),
+        flight_panel.frame(show_times=False),
         flight_panel.steps(policy.in_flight, FLIGHT, fill=True),
         flight_panel.steps(policy.limits, LIMIT, dash="6 4"),
-        pace_panel.frame([0, 10, 20, 30, 40, 50], show_times=True),
+        pace_panel.frame(show_times=True),
         pace_panel.level(10, "the endpoint accepts 10/s"),
         pace_panel.steps(policy.paces, PACE),
         pace_panel.ticks(policy.rate_limit_times, BAD, value=0),
@@ -239,14 +253,14 @@ def rate_limit() -> str:
 def outage() -> str:
     """Draw an outage of 15 s."""
     policy = simulate_policy(Endpoint(cap=48, bursts=(Burst(start=20.0, seconds=15.0, kind="unavailable"),)), 70.0)
-    panel = Panel("Attempts in flight", 66, 190, 70.0, 80)
+    panel = Panel.of("Attempts in flight", 66, 190, 70.0, policy.in_flight, policy.limits)
     outage_bar = line([(panel.x(20), panel.top + 4), (panel.x(35), panel.top + 4)], BAD, 4)
     return picture(
         312,
         "An outage: circuit breaker and probes",
         legend(24, [IN_FLIGHT, LIMIT_KEY, OPEN, ("tick", PROBE, "probe"), ("tick", BAD, "failed call")]),
         panel.shade(policy.open_periods),
-        panel.frame([0, 20, 40, 60, 80], show_times=True),
+        panel.frame(show_times=True),
         panel.steps(policy.in_flight, FLIGHT, fill=True),
         panel.steps(policy.limits, LIMIT, dash="6 4"),
         [outage_bar, text(panel.x(20) + 4, panel.top + 22, "endpoint down for 15 s", color=BAD)],
@@ -262,8 +276,8 @@ def random_429s() -> str:
     parts: list[str] = []
     titles = "5 % of the calls are rate limited at random: ignored", "The endpoint accepts 20 calls per second: paced"
     for policy, title, top in ((random_policy, titles[0], 66), (paced_policy, titles[1], 262)):
-        panel = Panel(title, top, 130, 60.0, 120)
-        parts += panel.frame([0, 40, 80, 120], show_times=True)
+        panel = Panel.of(title, top, 130, 60.0, policy.in_flight, policy.limits, policy.paces)
+        parts += panel.frame(show_times=True)
         parts += panel.steps(policy.in_flight, FLIGHT, fill=True)
         parts += panel.steps(policy.limits, LIMIT, dash="6 4")
         parts += panel.steps(policy.paces, PACE)
