@@ -163,7 +163,7 @@ def assemble(
 
 
 def _answer_from_replies(executor: TrialExecutor, plan: Plan, tasks: Mapping[str, Task], in_thread: InThread) -> None:
-    """Look up recorded replies before calls start; they are not for sessions with batches, whose place they take."""
+    """Look up recorded replies before calls start. Such a session has no batches, so the executor's helper is free."""
     if plan.replies is not None:
         from evaljournal.runner.sessions.replies import ReplyDesk  # noqa: PLC0415  # few runs need it
 
