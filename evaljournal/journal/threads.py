@@ -21,8 +21,8 @@ class InThread(Protocol):
 async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = False) -> T:
     """Make a blocking call in a thread, in half the time of `trio.to_thread.run_sync`.
 
-    It uses no limiter, so it never waits for other tasks. Use `abandon_on_cancel` only for calls that change nothing. If the
-    system allows no more threads, the call is made here, and blocks the event loop.
+    It uses no limiter, so it never waits for other tasks. Use `abandon_on_cancel` only for calls that change nothing. The call
+    is always made, also if it is cancelled; where the system allows no more threads, it is made here and blocks the event loop.
     """
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
     is_awaited = True
@@ -52,7 +52,7 @@ async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = F
     try:
         trio.lowlevel.start_thread_soon(run, deliver, name="evaljournal")
     except RuntimeError:
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.cancel_shielded_checkpoint()
         return call()
     result: T = await trio.lowlevel.wait_task_rescheduled(abort)
     return result
