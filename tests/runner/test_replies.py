@@ -106,6 +106,29 @@ def test_an_unchanged_agent_makes_no_call(tmp_path: Path) -> None:
     assert verify(replayed).ok
 
 
+@pytest.mark.parametrize("as_replies", [str, Path, lambda path: [str(path)], lambda path: [path], lambda path: (path,)])
+def test_sources_are_texts_or_paths(tmp_path: Path, as_replies: Callable[[Path], Any]) -> None:
+    """One of them, or several; all are the same setting, which a session that resumes the run must find again."""
+    source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+
+    task = define_real(agent.task(), CASES, loop="asyncio")
+    outcome = run_real(task, replayed, replies=as_replies(source), on_miss="fail", slots=1)
+    resumed = run_real(task, replayed, replies=as_replies(source), resume=True)
+    own_setting = define_real(agent.task(), CASES, loop="asyncio", replies=as_replies(source))
+
+    assert [] == agent.calls
+    assert [str(source)] == outcome.state.settings["replies"] == resumed.state.settings["replies"]
+    assert (str(source),) == own_setting.settings.replies
+
+
+@pytest.mark.parametrize("value", [5, [5], [None], b"runs/a", ""])
+def test_sources_that_are_no_paths_are_invalid(tmp_path: Path, value: Any) -> None:
+    """The error names the setting."""
+    with pytest.raises(UsageError, match="replies"):
+        run_real(define_real(echo, CASES), tmp_path / "a", replies=value)
+
+
 def test_a_run_without_calls_has_no_gates(tmp_path: Path) -> None:
     """Its limits and its budget do not apply, and are none of a later session that makes calls."""
     source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
