@@ -28,6 +28,10 @@ _JUDGE_SECONDS: Final = 1.0
 """Seconds from which a call of a plain scorer counts; a faster one is part of the process's own time."""
 
 
+_RESOLUTION: Final = 1e-6
+"""Of recorded times, in seconds."""
+_ROUNDING: Final = 3 * _RESOLUTION
+"""By how much the start of a call may differ from the end of another at the same time: each is a sum of rounded times."""
 _UNKNOWN_SIZE: Final = CallSize()
 
 
@@ -75,6 +79,10 @@ class RecordedTrial:
     """Scorer → its calls; empty: the attempts."""
 
 
+_Step = tuple[float, str, Any, int | None]
+"""Seconds, model, usage and maximum output of a model call."""
+
+
 @attrs.define(eq=False)
 class _Running:
     """An attempt in flight."""
@@ -82,10 +90,8 @@ class _Running:
     start: float
     max_output: int | None
     usage: Mapping[str, Any] | None = None
-    steps: list[tuple[float, float, float, str, Any, int | None]] = attrs.field(
-        factory=list[tuple[float, float, float, str, Any, int | None]]
-    )
-    """Start, seconds, seconds of waiting, model, usage and maximum output of each model call."""
+    steps: list[tuple[int, float, float, "_Step"]] = attrs.field(factory=list[tuple[int, float, float, "_Step"]])
+    """Number, start of its waiting, start and content of each model call."""
 
 
 class RecordedCalls:
@@ -107,7 +113,7 @@ class RecordedCalls:
         self._running: dict[str, _Running] = {}
         self._scoring: dict[tuple[str, str], float] = {}
         """Trial and scorer of a call in flight → its start."""
-        self._kept_steps: dict[str, dict[int, tuple[float, str, Any, int | None]]] = {}
+        self._kept_steps: dict[str, dict[int, _Step]] = {}
         """Trial → the steps of interrupted attempts, which a later one may reuse."""
         self._judges: set[str] = set()
 
@@ -208,14 +214,14 @@ class RecordedCalls:
             model = event.name.partition(" ")[2]
         waited, elapsed = _seconds(event.waited), _seconds(event.elapsed)
         step = elapsed, model, self._tokens(usage), max_output(request)
-        running.steps.append((record.t - elapsed, elapsed, waited, *step[1:]))
+        running.steps.append((event.step, record.t - elapsed - waited, record.t - elapsed, step))
         self._kept_steps.setdefault(event.trial, {})[record.seq] = step
 
     def _reuse(self, event: events.StepReused, t: float) -> None:
         """Let an attempt make the calls that it reused from one that was interrupted."""
         running, step = self._running.get(event.trial), self._kept_steps.get(event.trial, {}).get(event.completed_seq)
         if running is not None and step is not None:
-            running.steps.append((t, step[0], 0.0, *step[1:]))
+            running.steps.append((event.step, t, t, step))
 
     def _end_scoring(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed, t: float) -> None:
         scorer = event.scorer.partition(".")[0]
@@ -270,18 +276,23 @@ def _calls(running: _Running, end: float) -> tuple[tuple[int, ...], tuple[InnerC
 
     A call followed the one that had ended last when it started to wait; calls that overlap followed the same one. So a call
     that takes or waits longer delays those after it, and no others.
+
+    Times are rounded when they are recorded. Calls that started at the same time are told apart by their numbers: they ask for
+    their limits in this order.
     """
     steps = sorted(running.steps, key=lambda step: step[0])
-    ends = [start + seconds for start, seconds, *_ in steps]
+    ends = [start + content[0] for _, _, start, content in steps]
     followers: list[list[int]] = [[] for _ in steps]
     first, gaps = list[int](), list[float]()
-    for number, (start, _, waited, *_) in enumerate(steps):
-        asked_at = start - waited
-        earlier = max((other for other in range(number) if ends[other] <= asked_at), key=ends.__getitem__, default=None)
+    asked_at = running.start
+    for number, (_, recorded_at, _, _) in enumerate(steps):
+        asked_at = max(recorded_at, asked_at + _RESOLUTION)
+        ended = (other for other in range(number) if ends[other] <= asked_at + _ROUNDING)
+        earlier = max(ended, key=ends.__getitem__, default=None)
         (first if earlier is None else followers[earlier]).append(number)
         gaps.append(_seconds(asked_at - (running.start if earlier is None else ends[earlier])))
     calls = tuple(
         InnerCall(model, gap, seconds, usage, _size(usage, limit), tuple(numbers))
-        for (_, seconds, _, model, usage, limit), gap, numbers in zip(steps, gaps, followers, strict=True)
+        for (_, _, _, (seconds, model, usage, limit)), gap, numbers in zip(steps, gaps, followers, strict=True)
     )
     return tuple(first), calls, _seconds(end - max(ends, default=end))
