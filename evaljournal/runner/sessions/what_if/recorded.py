@@ -7,7 +7,7 @@ Attempts that were interrupted are left out, because a run without interruptions
 attempt reused from one are part of that attempt. So is a failure that stopped the run (an invalid key, no credit).
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -75,7 +75,7 @@ class RecordedTrial:
     repeat: int
     key: str = ""
     """Its rate-limit key."""
-    calls: dict[str, deque[RecordedAttempt]] = attrs.field(factory=dict[str, deque[RecordedAttempt]])
+    calls: dict[str, list[RecordedAttempt]] = attrs.field(factory=dict[str, list[RecordedAttempt]])
     """Scorer → its calls; empty: the attempts."""
 
 
@@ -182,7 +182,7 @@ class RecordedCalls:
             self.agent_keys.add(trial.key)
         first_calls, calls, tail = _calls(running, t)
         self._kept_steps.pop(event.trial, None)
-        attempts = trial.calls.setdefault("", deque())
+        attempts = trial.calls.setdefault("", [])
         if attempts and (earlier := attempts[-1].failure) is not None and earlier.category == "fatal":
             attempts.pop()  # It stopped the run: a fatal failure is not retried otherwise.
         attempts.append(
@@ -239,7 +239,7 @@ class RecordedCalls:
         elif isinstance(event, events.ScoringFailed):
             failure = Failure(category="fatal")
         seconds = _seconds(event.elapsed if start is None else t - start)
-        trial.calls.setdefault(scorer, deque()).append(RecordedAttempt(seconds, failure))
+        trial.calls.setdefault(scorer, []).append(RecordedAttempt(seconds, failure))
 
     def _note(self, event: events.Noted) -> None:
         value: Any = event.value if isinstance(event.value, dict) else {}
