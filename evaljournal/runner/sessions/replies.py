@@ -68,30 +68,12 @@ class Replies:
     """The recorded replies of a session, and when they are used."""
 
     sources: Sequence[ReplySource]
-    goes_live: bool
-    """Whether a call without a reply is made."""
-    any_trial: bool = False
-    errors: bool = False
-    """Whether recorded failures are replayed."""
-    rewrite: Rewrite | None = None
-    """How model calls are changed from that step on."""
-    before: float = float("inf")
-    """Replies of steps with this number, or a larger one, are not used, and a call there is no miss: it is made."""
+    settings: Settings
 
-    @classmethod
-    def open(cls, settings: Settings) -> "Replies | None":
-        """Open the sources that the settings name; None if they name none. Call it in a thread."""
-        if not settings.replies:
-            return None
-        sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
-        return cls(
-            sources=sources,
-            goes_live=settings.goes_live,
-            any_trial=settings.replies_any_trial,
-            errors=settings.replay_errors,
-            before=settings.live_from or math.inf,
-            rewrite=Rewrite(settings.live_from, settings.live_model, settings.live_system) if settings.live_from else None,
-        )
+    @property
+    def before(self) -> float:
+        """The first live step: its replies and later ones are not used, and a call there is no miss but made."""
+        return self.settings.live_from or math.inf
 
     @property
     def names(self) -> str:
@@ -122,7 +104,7 @@ class Replies:
 
     def pooled(self, key: Key, used: AbstractSet[Origin] = frozenset()) -> RecordedReply | None:
         """Return a reply of any trial that is not used yet; None if there is none, or only those of the same trial are used."""
-        matches = (source.pooled(key, used) for source in (self.sources if self.any_trial else ()))
+        matches = (source.pooled(key, used) for source in (self.sources if self.settings.replies_any_trial else ()))
         return next((reply for reply in matches if reply is not None), None)
 
     def reply_to(self, recorded: TrialReplies | None, trial: str, name: str, asked: Any) -> RecordedReply | None:
@@ -130,7 +112,7 @@ class Replies:
         key = name, fingerprint_of(asked)
         own = [reply for reply in recorded.calls if reply.name == name] if recorded is not None else []
         reply = next((reply for reply in reversed(own) if reply.key == key), None) or self.pooled(key)
-        if reply is None and not self.goes_live:
+        if reply is None and not self.settings.goes_live:
             raise missing_reply(trial, key, asked, own, self.names)
         return reply
 
@@ -142,7 +124,8 @@ def open_replies(
 
     What does not apply is not recorded as an option of the run, so a later session that makes calls does not inherit it.
     """
-    replies = Replies.open(settings)
+    sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
+    replies = Replies(sources=sources, settings=settings) if sources else None
     if state.started is not None:
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
@@ -187,14 +170,12 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
     """Raise a `UsageError` unless a resumed run has the replies that it was started with."""
     expected: list[Any] = recorded if isinstance(recorded, list) else []
     actual = [] if replies is None else replies.to_json()
-    heads = [[(source.get("run"), source.get("head")) for source in sources] for sources in (expected, actual)]
-    if heads[0] != heads[1]:
-        names = ", ".join(str(source.get("path")) for source in expected)
-        problem = (
-            f"{path} was started with other replies: {names}" if expected else f"{path} was started without recorded replies"
-        )
-        hint = "pass the same ones, unchanged" if expected else "start a new run"
-        raise RunChanged(problem, hint=hint)
+    if [(source.get("run"), source.get("head")) for source in expected] == [(own["run"], own["head"]) for own in actual]:
+        return
+    if not expected:
+        raise RunChanged(f"{path} was started without recorded replies", hint="start a new run")
+    names = ", ".join(str(source.get("path")) for source in expected)
+    raise RunChanged(f"{path} was started with other replies: {names}", hint="pass the same ones, unchanged")
 
 
 @attrs.define(eq=False)
@@ -219,7 +200,7 @@ class _Attempt:
             self._used.add(reply.origin)
             return reply
         # What precedes the first live step must be as recorded.
-        goes_live = self._replies.goes_live and self._replies.before == math.inf
+        goes_live = self._replies.settings.goes_live and self._replies.before == math.inf
         if goes_live or self._is_failing_tool(step, key):
             return None
         unused = [reply for _, reply in steps.available_results if isinstance(reply, RecordedReply)]
@@ -332,8 +313,9 @@ class ReplyDesk(StartGate):
 
     async def _place(self, job: Job, ending: _Ending) -> None:
         """Put a call into its lane."""
-        is_answered = ending is not None or not self._replies.goes_live
-        if isinstance(job, ScorerCall) and self._replies.goes_live and not isinstance(ending, Exception):
+        goes_live = self._replies.settings.goes_live
+        is_answered = ending is not None or not goes_live
+        if isinstance(job, ScorerCall) and goes_live and not isinstance(ending, Exception):
             is_answered = await cast("Any", job.scorer.task).is_answered(job, ending)
         job.permits[REPLAYED] = ending
         self._scheduler.queues.waiting_trials -= not isinstance(job, ScorerCall)
@@ -390,7 +372,8 @@ class ReplayedJudge:
     async def is_answered(self, job: ScorerCall, recorded: TrialReplies | None) -> bool:
         """Return whether all that a call asks is recorded: it is made without a model, and its result discarded."""
         scorer_input = attrs.evolve(job.input, replies=dict(job.input.replies))
-        client = _RecordedClient(None, self._version, scorer_input, recorded, attrs.evolve(self._replies, goes_live=False))
+        settings = attrs.evolve(self._replies.settings, on_miss="fail")
+        client = _RecordedClient(None, self._version, scorer_input, recorded, attrs.evolve(self._replies, settings=settings))
         with trio.move_on_after(math.inf if self._task.scorer.timeout is None else self._task.scorer.timeout):
             try:
                 await attrs.evolve(self._task, client=client).call(scorer_input, None)
@@ -443,20 +426,21 @@ class RepliesLayer(Layer):
     async def _replay(self, task: Task, trial: TrialWork, on_late: OnLateResult) -> Any:
         """Call the task; end the attempt with the first call that has no reply, whatever the task makes of it."""
         recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
-        steps = current_steps()
+        steps, settings = current_steps(), self._replies.settings
         assert steps is not None
         attempt = _Attempt(self._replies, recorded or TrialReplies(trial=""))
-        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=self._replies.errors))
-        steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
+        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=settings.replay_errors))
+        steps.on_miss = attempt.handle_miss
+        if settings.live_from is not None:
+            steps.rewrite = Rewrite(settings.live_from, settings.live_model, settings.live_system)
         return await unless_failed(task.call(trial if task.takes_trial else trial.case.input, on_late), attempt.misses)
 
 
 def scorers_with_replies(scorers: Iterable[OpenScorer], replies: Replies) -> list[OpenScorer]:
     """Return scorers of which the judges are answered from recorded replies."""
-
-    def replayed(scorer: OpenScorer) -> OpenScorer:
-        if not _only_sends_requests(scorer.scorer.function):
-            return scorer
-        return attrs.evolve(scorer, task=ReplayedJudge(cast("Any", scorer.task), scorer.scorer.version, replies))
-
-    return list(map(replayed, scorers))
+    return [
+        attrs.evolve(scorer, task=ReplayedJudge(cast("Any", scorer.task), scorer.scorer.version, replies))
+        if _only_sends_requests(scorer.scorer.function)
+        else scorer
+        for scorer in scorers
+    ]
