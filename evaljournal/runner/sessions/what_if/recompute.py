@@ -15,7 +15,7 @@ time is seeded.
 """
 
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -76,12 +76,12 @@ class Change:
     slots: int | None = None
 
 
-def recompute(calls: RecordedCalls, state: RunState, change: Change) -> float:
-    """Return how many seconds a run takes; `state` is that of the recorded one."""
+def recompute(calls: RecordedCalls, change: Change) -> float:
+    """Return how many seconds a run takes."""
     from trio.testing import MockClock  # noqa: PLC0415  # only for virtual time
 
     _seed_scheduler()
-    session = _Recomputation(calls, state, change)
+    session = _Recomputation(calls, change)
     return trio.run(session.run, clock=MockClock(autojump_threshold=0)).state.elapsed
 
 
@@ -95,7 +95,7 @@ def _seed_scheduler() -> None:
 class _Recomputation(Session):
     """See the module."""
 
-    def __init__(self, calls: RecordedCalls, state: RunState, change: Change) -> None:
+    def __init__(self, calls: RecordedCalls, change: Change) -> None:
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
             Evaluation(
@@ -111,16 +111,15 @@ class _Recomputation(Session):
             environment=lambda: environment,
         )
         self._calls = calls
-        self._recorded = state
         self._change = change
 
     def _plan(self, state: RunState) -> Plan:  # noqa: ARG002  # it is new
-        calls, recorded = self._calls, self._recorded
+        calls, recorded = self._calls, self._calls.state
         assert recorded.started is not None
         settings = _settings(recorded.settings, self._change)
         if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
             settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
-        trials = {name: trial for name, trial in calls.trials.items() if trial.calls.get("")}
+        trials = calls.ended_trials
         remaining = {name: _remaining(trial, replays_429s=self._change.limits is None) for name, trial in trials.items()}
         tasks = {
             key: RecordedTask(
@@ -132,7 +131,7 @@ class _Recomputation(Session):
             for key in dict.fromkeys(trial.key for trial in trials.values())
         }
         task = next(iter(tasks.values()))
-        names = dict.fromkeys(trial.variant for trial in trials.values())
+        names = dict.fromkeys(recorded.trials[name].variant for name in trials)
         variants = {name: Variant(name, {}, task) for name in names} if any(names) else None
         evaluation: Evaluation[Any, Any, Any] = Evaluation(
             task, cases=Dataset([]), settings=settings, name=_NAME, variants=variants
@@ -157,12 +156,13 @@ class _Recomputation(Session):
             forked_from=None,
         )
         chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
-        return Plan(settings, _enqueued(trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
+        return Plan(settings, _enqueued(recorded, trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
 
 
-def _enqueued(trials: Mapping[str, RecordedTrial]) -> Iterator[Trial]:
-    """Yield the trials in the order in which they were enqueued; the input of each is its id."""
-    for name, trial in trials.items():
+def _enqueued(recorded: RunState, names: Iterable[str]) -> Iterator[Trial]:
+    """Yield trials; the input of each is its id."""
+    for name in names:
+        trial = recorded.trials[name]
         yield Trial(case=Case(name=trial.case, input=name), variant=trial.variant, repeat=trial.repeat)
 
 
