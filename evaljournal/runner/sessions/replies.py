@@ -43,7 +43,7 @@ from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step, current_steps
 from evaljournal.runner.steps.replies.miss import ReplyMissing, missing_reply
-from evaljournal.runner.steps.replies.recorded import CALL, Origin, RecordedReply, TrialReplies, fingerprint_of, judge_name
+from evaljournal.runner.steps.replies.recorded import CALL, RecordedReply, TrialReplies, fingerprint_of, judge_name
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
 
@@ -102,7 +102,7 @@ class Replies:
         """Return whether a source has an output of a trial: a run from some step on has only such trials."""
         return any(source.has_output((case.fingerprint, variant, repeat)) for source in self.sources)
 
-    def pooled(self, key: Key, used: AbstractSet[Origin] = frozenset()) -> RecordedReply | None:
+    def pooled(self, key: Key, used: AbstractSet[str] = frozenset()) -> RecordedReply | None:
         """Return a reply of any trial that is not used yet; None if there is none, or only those of the same trial are used."""
         matches = (source.pooled(key, used) for source in (self.sources if self.settings.replies_any_trial else ()))
         return next((reply for reply in matches if reply is not None), None)
@@ -185,19 +185,17 @@ class _Attempt:
     _replies: Replies
     recorded: TrialReplies
     misses: list[ReplyMissing] = attrs.field(init=False, factory=list[ReplyMissing])
-    _used: set[Origin] = attrs.field(init=False)
-    """The replies that were used, and all of the same trial."""
-
-    def __attrs_post_init__(self) -> None:
-        self._used = {reply.origin for reply in self.recorded.steps}
+    _used: set[str] = attrs.field(factory=set[str])
+    """Hashes of the records of replies of other trials that were used."""
 
     def handle_miss(self, steps: AttemptSteps, step: Step) -> RecordedResult | None:
         """Return the reply of another trial, or None if the step is executed; raise if it may not be. From any thread."""
         if not step.reusable or step.phase != "task" or step.number >= self._replies.before:
             return None
         key = step.name, step.input.fingerprint
-        if (reply := self._replies.pooled(key, self._used)) is not None:
-            self._used.add(reply.origin)
+        own = {reply.head for reply in self.recorded.steps}
+        if (reply := self._replies.pooled(key, self._used | own)) is not None:
+            self._used.add(reply.head)
             return reply
         # What precedes the first live step must be as recorded.
         goes_live = self._replies.settings.goes_live and self._replies.before == math.inf
@@ -281,7 +279,7 @@ class ReplyDesk(StartGate):
             self._event = trio.Event()
             while jobs := self._next_jobs():
                 self._is_busy = True
-                endings = await self._in_thread(partial(self._find_all, jobs))
+                endings = await self._in_thread(partial(list[_Ending], map(self._find, jobs)))
                 for job, ending in zip(jobs, endings, strict=True):
                     await self._place(job, ending)
                 self._is_busy = False
@@ -294,9 +292,6 @@ class ReplyDesk(StartGate):
         jobs = self._calls or (deque() if queues.is_behind else self._trials)
         count = 0 if len(queues.answered) >= _LOOKED_UP else min(len(jobs), _LOOKED_UP)
         return [jobs.popleft() for _ in range(count)]
-
-    def _find_all(self, jobs: Iterable[Job]) -> list[_Ending]:
-        return [self._find(job) for job in jobs]
 
     def _find(self, job: Job) -> _Ending:
         """Return the reply to an attempt's call, or what is recorded for the trial of a judge's; an error ends the call."""
@@ -350,7 +345,7 @@ class ReplayedCall:
             reply.record_inner(steps, 0)
         if reply.facts:
             engine_note(answer=reply.facts)
-        engine_note(replayed=reply.origin.to_json(reply.usage))
+        engine_note(replayed=reply.note)
         return reply.output
 
 
@@ -403,19 +398,19 @@ class _RecordedClient:
         if reply is None:
             assert self._client is not None
             return await self._client.complete(messages, note_usage=note_usage)
-        engine_note(replayed={"scorer": scorer, **reply.origin.to_json(reply.usage)})
+        engine_note(replayed={"scorer": scorer, **reply.note})
         model = str((reply.facts or {}).get("served_model", ""))
         return Answer(text=reply.output, model=model, usage={}, outcome="complete" if reply.output else "declined")
 
 
+@attrs.frozen
 class RepliesLayer(Layer):
     """Answers the calls of tasks from recorded replies."""
 
-    def __init__(self, definitions: Mapping[str, object], replies: Replies, in_thread: InThread) -> None:
-        """`definitions` are those of the tasks, by variant."""
-        self._definitions = definitions
-        self._replies = replies
-        self._in_thread = in_thread
+    _definitions: Mapping[str, object]
+    """Those of the tasks, by variant."""
+    _replies: Replies
+    _in_thread: InThread
 
     def wrap(self, task: Task, variant: str) -> Task:
         """Return a task that is answered from recorded replies."""
@@ -428,7 +423,7 @@ class RepliesLayer(Layer):
         recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
         steps, settings = current_steps(), self._replies.settings
         assert steps is not None
-        attempt = _Attempt(self._replies, recorded or TrialReplies(trial=""))
+        attempt = _Attempt(self._replies, recorded or TrialReplies())
         steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=settings.replay_errors))
         steps.on_miss = attempt.handle_miss
         if settings.live_from is not None:
