@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from evaljournal import Case, Command, Retry, evaluation, scorers
-from evaljournal.journal.events import AttemptStarted
+from evaljournal.journal import Event
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, StepReplayed, TrialCompleted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.testing import Return, Scripted
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, command_json, write_report
@@ -366,3 +368,26 @@ def test_a_diff_is_beside_the_transcript(tmp_path: Path, open_tab: OpenTab, monk
         "() => [...document.querySelectorAll('.diff-removed, .diff-added')].map(line => line.textContent.trim())"
     )
     assert 0 == tab.evaluate("() => document.querySelectorAll('#drawer img').length")
+
+
+def test_replies_of_another_run(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The head has what was not paid and what `what-if` has replaced; a replayed step has no time, and the trial no latency."""
+    reply_fields: dict[str, Any] = {
+        "source_run": "r",
+        "source_seq": 9,
+        "source_head": "h",
+        "unpaid": {"cost": 0.5},
+        "elapsed": 0.0,
+    }
+    step = StepReplayed(trial="a", attempt=1, step=1, name=MODEL, fingerprint="f", kind="model", output="Lima", **reply_fields)
+    run_started = evolve_fact(started(), settings={"live_from": 2, "live_model": "small"})
+    events: list[Event] = [enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0), step]
+    events += [AttemptSucceeded(trial="a", attempt=1, output="Lima", elapsed=1.0), TrialCompleted(trial="a", attempts=1)]
+    write_sync(tmp_path / "run", [run_started, session(), *events])
+
+    tab = open_trial(open_tab, write_report(tmp_path / "report.html", tmp_path / "run"), "a")
+
+    assert ["replayed: 1 reply, $0.500 not paid", "what-if: calls from step 2 on to small"] == tab.texts(".replies")
+    assert [["assistant", "Lima", "replayed"]] == turns(tab)
+    assert "–not measured" in tab.texts(".tile")[1].removeprefix("latency")
+    assert [] == tab.messages

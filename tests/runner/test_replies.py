@@ -106,6 +106,29 @@ def test_an_unchanged_agent_makes_no_call(tmp_path: Path) -> None:
     assert verify(replayed).ok
 
 
+@pytest.mark.parametrize("as_replies", [str, Path, lambda path: [str(path)], lambda path: [path], lambda path: (path,)])
+def test_sources_are_texts_or_paths(tmp_path: Path, as_replies: Callable[[Path], Any]) -> None:
+    """One of them, or several; all are the same setting, which a session that resumes the run must find again."""
+    source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
+    run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
+
+    task = define_real(agent.task(), CASES, loop="asyncio")
+    outcome = run_real(task, replayed, replies=as_replies(source), on_miss="fail", slots=1)
+    resumed = run_real(task, replayed, replies=as_replies(source), resume=True)
+    own_setting = define_real(agent.task(), CASES, loop="asyncio", replies=as_replies(source))
+
+    assert [] == agent.calls
+    assert [str(source)] == outcome.state.settings["replies"] == resumed.state.settings["replies"]
+    assert (str(source),) == own_setting.settings.replies
+
+
+@pytest.mark.parametrize("value", [5, [5], [None], b"runs/a", ""])
+def test_sources_that_are_no_paths_are_invalid(tmp_path: Path, value: Any) -> None:
+    """The error names the setting."""
+    with pytest.raises(UsageError, match="replies"):
+        run_real(define_real(echo, CASES), tmp_path / "a", replies=value)
+
+
 def test_a_run_without_calls_has_no_gates(tmp_path: Path) -> None:
     """Its limits and its budget do not apply, and are none of a later session that makes calls."""
     source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
@@ -543,6 +566,59 @@ def test_recorded_calls_pass_no_gate(tmp_path: Path, server: Server, name: str) 
         assert {REPLAYED} == {event.key for event in events(replayed, ScorerCallStarted)}
         assert outputs(source) == outputs(replayed)
         assert (True, True) == (verify(replayed).ok, verify_sources(replayed).ok)
+
+
+def _many(count: int) -> list[Case]:
+    return [Case(name=f"case-{number}", input=f"case-{number}") for number in range(count)]
+
+
+def test_trials_that_call_nothing_need_not_report_usage(tmp_path: Path) -> None:
+    """Any number of them may precede the first call, which the budget limits."""
+    source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent()
+    run_real(define_real(Agent().task(), _many(30), loop="asyncio"), source)
+
+    evaluation_ = define_real(agent.task(), _many(31), loop="asyncio")
+    outcome = run_real(evaluation_, replayed, replies=str(source), budget={"cost": 100.0}, slots=1)
+
+    assert (31, "") == (outcome.state.completed, outcome.stop_reason)
+    assert {"cost": 3.0, "input_tokens": 60} == outcome.state.usage
+    assert verify(replayed).ok
+
+
+def test_trials_whose_judge_calls_nothing_need_not_report_usage(tmp_path: Path) -> None:
+    """The output is computed, and the verdict is recorded."""
+    with judge_server(lambda _: "Fine.\nverdict: correct") as judges:
+
+        def judged(count: int) -> Any:
+            defined = define_real(echo, _many(count))
+            defined.score(name="judge")(scorers.judge("gpt-4o-mini", base_url=judges.url, max_tokens=100))
+            return defined
+
+        run_real(judged(30), tmp_path / "a")
+        outcome = run_real(judged(31), tmp_path / "b", replies=str(tmp_path / "a"), budget={"cost": 9.0}, slots=1)
+
+        assert (31, "") == (outcome.state.completed, outcome.stop_reason)
+        assert 31 == len(judges.prompts)
+
+
+def test_a_call_beside_recorded_ones_must_report_usage(tmp_path: Path) -> None:
+    """Steps that are executed are calls, whatever precedes them."""
+
+    def task(*, is_longer: bool) -> Any:
+        @durable(kind="model", usage=lambda _: None)
+        async def ask(question: str) -> str:
+            return question
+
+        async def agent(name: str) -> str:
+            return await ask(name) + (await ask(f"{name} again") if is_longer else "")
+
+        return agent
+
+    run_real(define_real(task(is_longer=False), _many(30), loop="asyncio"), tmp_path / "a")
+    options: Any = {"replies": str(tmp_path / "a"), "budget": {"cost": 9.0}, "slots": 1}
+    outcome = run_real(define_real(task(is_longer=True), _many(30), loop="asyncio"), tmp_path / "b", **options)
+
+    assert (20, "budget") == (outcome.state.completed, outcome.stop_reason)
 
 
 def test_a_miss_of_a_judge_is_made_live(tmp_path: Path, server: Server, name: str) -> None:

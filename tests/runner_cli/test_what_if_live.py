@@ -115,6 +115,19 @@ def test_an_interrupted_run_is_resumed_with_the_other_model(provider: list[dict[
     assert ["small"] * 4 == [request["model"] for request in provider]
 
 
+def test_trials_that_call_nothing_need_not_report_usage(provider: list[dict[str, Any]]) -> None:
+    """A budget does not stop a run because its first trials have no step that is live, or no step at all."""
+    code = Path("agent.py").read_text().replace('"lima", "oslo"', "*map(str, range(44))")
+    Path("agent.py").write_text(code.replace("range(4)", "range(0 if int(name) < 21 else 1 if int(name) < 42 else 4)"))
+    assert 0 == evaljournal("run", "agent.py", "-o", "longer", "--plain").exit_code
+    provider.clear()
+
+    result = evaljournal("what-if", "longer", "--from-step", "4", "--model", "small", "--budget", "input_tokens=1M")
+
+    assert 0 == result.exit_code, result.output
+    assert ["small", "small"] == [request["model"] for request in provider]
+
+
 def test_repeats_start_from_the_same_steps(provider: list[dict[str, Any]]) -> None:
     """Each repeat is served the recorded steps of its case."""
     result = printed("what-if", "recorded", "--from-step", "4", "--model", "small", "--repeats", "3")

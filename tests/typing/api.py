@@ -198,6 +198,9 @@ assert_type(run(capitals, "runs/capitals/0001"), Outcome)
 assert_type(run(capitals), Outcome)
 assert_type(run(capitals, resume=True, slots=4), Outcome)
 assert_type(run(capitals, budget={"cost": 5}, budget_per_trial="output_tokens=2k"), Outcome)
+assert_type(run(capitals, replies=Path("runs/capitals/0001"), offline=True), Outcome)
+assert_type(run(capitals, replies=["replies.jsonl.gz", Path("runs/capitals/0001")]), Outcome)
+run(capitals, replies=5)  # type: ignore[arg-type]
 run(capitals, budget=5)  # type: ignore[arg-type]
 run(capitals, 1)  # type: ignore[arg-type]
 run(capitals, slotz=4)  # type: ignore[call-arg]

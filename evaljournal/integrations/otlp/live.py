@@ -83,9 +83,9 @@ _PLAIN: Final = re.compile(
     r"|request\..+|evaluation\.(?:name|score\..+))|server\.address|error\.type|exception\.type|openinference\.span\.kind"
     r"|llm\.(?:model_name|provider|token_count\..+)|tool\.name"
     r"|evaljournal\.(?:seq|trial|case|variant|repeat|stage|attempts?|steps?|reused_\w+|slot|batch|line|session|category"
-    r"|latency|time_to_completion|\w+_time|usage\..+)"
+    r"|latency|time_to_completion|\w+_time|usage\..+|run|dataset|environment\..+)|service\.(?:name|version)"
 )
-"""Attributes that contain nothing of an input or an output."""
+"""Attributes that contain nothing of an input, an output, a prompt or a command."""
 
 _log = logging.getLogger("evaljournal")
 
@@ -167,6 +167,8 @@ class OtlpOutput(RunOutput):
             due = dict(islice(self._due_trials.items(), _BATCH))
             spans, events = self._spans_of(source, due)
             resource, scope = resource_of(source), scope_of(source)
+            if not self._has_content:
+                resource = _plain(resource)
             for pieces in protobuf_requests(resource, scope, spans) if spans else ():
                 await self._post(traces, b"".join(pieces))
             try:
@@ -260,9 +262,13 @@ def _text(body: bytes) -> str:
     return printable(excerpt(body.decode(errors="replace"), 200))
 
 
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if _PLAIN.fullmatch(name)}
+
+
 def _without_content(part: dict[str, Any], trial: TrialDetails) -> dict[str, Any]:
     """Return a span or an event without what may contain something of an input or an output, its name included."""
-    attributes = {name: value for name, value in part["attributes"].items() if _PLAIN.fullmatch(name)}
+    attributes = _plain(part["attributes"])
     part = part | {"attributes": attributes}
     words = content_name(trial.input, "", digits=0)
     if trial.case.startswith(words) and _DIGITS.fullmatch(trial.case[len(words) :]):  # It is named after its input.

@@ -121,6 +121,7 @@ class Page {
     refill(this.top,
       el("div", { class: "corner" }, this.keysButton, this.themeButton), el("p", { class: "eyebrow" }, status),
       el("h1", { text: escapeInvisible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
+      ...(this.comparison ? [] : info.replies.map((text) => el("p", { class: "replies", text: escapeInvisible(text) }))),
       this.sinceLine(),
       ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${escapeInvisible(run.info.problem)}` }) : "")),
       ...this.runs.map((run, index) => (run.info.audit.ok ? "" : el("p", { class: "banner", role: "alert" }, `The audit of ${oneLine(run.info.path, 80)} failed: `, link("findings", () => { this.chooseRun(index); this.execution.open = true; this.audit.scrollIntoView({ block: "start" }); })))));

@@ -42,7 +42,7 @@ from evaljournal.replay.render.phrases import (
     unpaired_text,
     verdict,
 )
-from evaljournal.replay.render.summary import billed_usage, saved_usage
+from evaljournal.replay.render.summary import billed_usage, replayed_text, saved_usage, substitution_lines
 from evaljournal.replay.results.comparison import Comparison, Side
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary import summarize
@@ -165,6 +165,7 @@ class PageRun:
             "summary": view_json(summary),
             "scores": _score_tiles(summary, review),
             "review": review,
+            "replies": [*([] if summary.replayed is None else [replayed_text(summary.replayed)]), *substitution_lines(state)],
             "usage": _page_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
             **({} if summary.steps is None else {"usage_saved": saved_usage(summary.steps)}),

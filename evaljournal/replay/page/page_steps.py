@@ -61,6 +61,8 @@ class PageSteps:
 
     def _content(self, event: events.StepCompleted | events.StepFailed, length: int) -> dict[str, Any] | None:
         content: dict[str, Any] = {}
+        if isinstance(event, events.StepReplayed):
+            content["replayed"] = 1
         if event.continues:
             content["continues"] = event.continues
         if isinstance(event, events.StepFailed):

@@ -93,7 +93,7 @@ class TimesView {
       ? this.sides.map((side, index) => ({ label: "AB"[index], times: times(side), tint: `run-${"ab"[index]}`, fill: `run-${"ab"[index]}-fill`, dash: index ? undefined : [5, 3], marks: [] }))
       : [{ label: "outputs", times: times(this.sides[0]), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];
     this.histogram.draw(sets, Math.floor(this.plot.clientWidth));
-    setText(this.note, this.histogram.note || (this.histogram.plot ? "" : "No outputs yet."));
+    setText(this.note, this.histogram.note || (this.histogram.plot ? "" : this.run.info.summary.trials.completed ? "Not measured." : "No outputs yet."));
   }
 }
 

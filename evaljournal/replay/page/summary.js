@@ -42,7 +42,7 @@ function summaryTiles({ info }, actions) {
   const { summary, usage, usage_without_output } = info, { trials, attempts, steps, latency } = summary;
   const tiles = info.variants ? [] : info.scores.map((score) => scoreTile(score, actions)); // Means over all variants have no meaning.
   tiles.push(tile("trials", el("span", {}, groupDigits(trials.completed), el("small", { text: trials.completed === 1 ? " output" : " outputs" })), countList([[trials.failed, trials.failed === 1 ? "error" : "errors"], [trials.recovered, "retried"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "no errors", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
-  tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "output")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no outputs yet"]),
+  tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "output")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : [trials.completed ? "not measured" : "no outputs yet"]),
     summary.from_older_task ? `${groupDigits(summary.from_older_task)} from an older version of the task` : "", trials.truncated ? `${groupDigits(trials.truncated)} truncated` : "", trials.declined ? `${groupDigits(trials.declined)} declined` : ""));
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {

@@ -119,16 +119,16 @@ function transcriptElement(run, span, drawer) {
 }
 
 function turnElement(run, span, turn, depth, drawer, key) {
-  const { steps } = run, isStep = turn.step >= 0, isFailed = isStep && steps.outcome[turn.step] === STEP_FAILED, isReused = isStep && steps.outcome[turn.step] === STEP_REUSED;
+  const { steps } = run, isStep = turn.step >= 0, isFailed = isStep && steps.outcome[turn.step] === STEP_FAILED, isReused = isStep && steps.outcome[turn.step] === STEP_REUSED, isReplayed = isStep && Boolean(turn.content?.replayed);
   const label = turn.kind === "message" ? oneLine(turn.role, 20) || "message" : turn.kind === "model" ? "assistant" : turn.kind === "tool" ? "tool" : "step";
   const isText = (turn.kind === "message" || turn.kind === "model") && rawText(turn.text); // Then the content repeats the preview.
   const summary = [
     el("span", { class: "turn-label" }, label, isStep ? el("span", { class: "turn-number", text: groupDigits(steps.number[turn.step]) }) : ""),
     el("span", { class: `turn-preview${isText ? " text" : ""}` }, turnPreview(turn)),
-    isStep ? stepTrack(run, span, turn, isFailed ? "failed" : isReused ? "reused" : "") : "",
-    isStep ? el("span", { class: "step-time", text: isReused ? "reused" : `${isFailed ? "✕ " : ""}${microseconds(steps.duration[turn.step])}` }) : "",
+    isStep ? stepTrack(run, span, turn, isFailed ? "failed" : isReused || isReplayed ? "reused" : "") : "",
+    isStep ? el("span", { class: "step-time", text: isReused ? "reused" : isReplayed ? "replayed" : `${isFailed ? "✕ " : ""}${microseconds(steps.duration[turn.step])}` }) : "",
   ];
-  const row = el("li", { class: `turn ${turn.kind}${isFailed ? " failed" : ""}${isReused ? " reused" : ""}` }, fold(summary, () => turnContent(run, span, turn, drawer), { isOpen: isFailed, "data-key": key }));
+  const row = el("li", { class: `turn ${turn.kind}${isFailed ? " failed" : ""}${isReused || isReplayed ? " reused" : ""}` }, fold(summary, () => turnContent(run, span, turn, drawer), { isOpen: isFailed, "data-key": key }));
   row.style.marginLeft = `${Math.min(depth, 8)}em`;
   return row;
 }

@@ -61,6 +61,8 @@ class _OpenAttempt:
     is_from_batch: bool
     """Whether it uses a line of a batch; it calls nothing, so an interruption costs nothing."""
     usage: Amounts = attrs.field(factory=dict[str, float])
+    makes_calls: bool | None = None
+    """Whether it makes calls itself; False: all that are known had a recorded reply; None: unknown."""
 
 
 @attrs.define(eq=False)
@@ -132,6 +134,8 @@ class Budget:
     """What the other runs of the suite had spent and reserved, as last recorded."""
     _has_ended: bool = False
     """Whether the session has ended with a final record, so that nothing is in flight."""
+    _calls_are_steps: bool = False
+    """Whether an attempt without steps is known to call nothing: so is one of a run from some step on."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
     """Trial → its attempt in flight or being scored."""
     _variants: defaultdict[str, _VariantUsage] = attrs.field(factory=lambda: defaultdict(_VariantUsage))
@@ -250,6 +254,7 @@ class Budget:
     def begin_session(self, settings: Mapping[str, Any], being_scored: Iterable[str]) -> None:
         """Use the limits of a session; `being_scored` are the trials with a scorer call in flight before it."""
         self._has_ended = False
+        self._calls_are_steps = bool(settings.get("live_from"))
         self.limits = amounts(settings.get("budget"), zero=False)
         self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
         for trial in being_scored:
@@ -276,7 +281,8 @@ class Budget:
 
     def start(self, event: events.AttemptStarted, variant: str) -> None:
         """Reserve amounts for an attempt."""
-        self._open[event.trial], usage = _OpenAttempt(event.attempt, variant, bool(event.batch)), self._variants[variant]
+        attempt = _OpenAttempt(event.attempt, variant, bool(event.batch), makes_calls=False if self._calls_are_steps else None)
+        self._open[event.trial], usage = attempt, self._variants[variant]
         self.other_runs = amounts(event.other_runs)
         usage.open_attempts += 1
         for unit, amount in amounts(event.reserved).items():
@@ -304,6 +310,16 @@ class Budget:
                 _add(usage.open_usage, unit, -amount)
         return attempt
 
+    def reuse_reply(self, trial: str) -> None:
+        """Count that a call of an attempt was not made: its reply was recorded."""
+        if (attempt := self._open.get(trial)) is not None and attempt.makes_calls is None:
+            attempt.makes_calls = False
+
+    def make_call(self, trial: str) -> None:
+        """Count that an attempt, or the judge of its output, has made a call."""
+        if (attempt := self._open.get(trial)) is not None:
+            attempt.makes_calls = True
+
     def withdraw(self, trial: str) -> None:
         """Release the reserve of a trial that has failed, or that is no longer part of the run."""
         self.end(trial)
@@ -322,7 +338,8 @@ class Budget:
         usage = self._variants[attempt.variant]
         for unit in UNITS:
             if unit not in attempt.usage:
-                usage.unreported_trials[unit] += usage.estimate.get(unit) != 0  # What costs nothing need not be reported.
+                # What costs nothing need not be reported.
+                usage.unreported_trials[unit] += usage.estimate.get(unit) != 0 and attempt.makes_calls is not False
             elif unit not in usage.reported_units:
                 usage.reported_units.add(unit)
                 _add(self.spent, unit, usage.uncounted_attempts.pop(unit, 0) * usage.largest[unit])
@@ -342,14 +359,29 @@ class BudgetEvents:
     def _on_attempt_started(self, event: events.AttemptStarted, _: Record) -> None:
         if event.key != REPLAYED:  # It calls nothing.
             self.budget.start(event, self._trials[event.trial].variant)
+        if event.request is not None:
+            self.budget.make_call(event.trial)
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
+        if event.name == REPLAYED:
+            self.budget.reuse_reply(event.trial)
         self.budget.spend(noted_usage(event.name, event.value), event.trial, event.attempt)
 
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded | events.StepCompleted, _: Record) -> None:
         self.budget.spend(event.usage, event.trial, event.attempt)
 
-    _on_step_completed = _on_attempt_succeeded
+    def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
+        self._on_attempt_succeeded(event, record)
+        self._on_step_failed(event, record)
+
+    def _on_step_failed(self, event: events.StepCompleted | events.StepFailed, _: Record) -> None:
+        if event.phase == "task" and event.kind != "tool":
+            self.budget.make_call(event.trial)
+
+    def _on_step_replayed(self, event: events.StepReplayed | events.StepReused, _: Record) -> None:
+        self.budget.reuse_reply(event.trial)
+
+    _on_step_reused = _on_step_replayed
 
     def _on_attempt_failed(self, event: events.AttemptFailed, _: Record) -> None:
         self.budget.spend(event.usage, event.trial, event.attempt)
@@ -361,6 +393,10 @@ class BudgetEvents:
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, _: Record) -> None:
         self.budget.end(event.trial, interrupted=True)
+
+    def _on_scorer_call_started(self, event: events.ScorerCallStarted, _: Record) -> None:
+        if event.key != REPLAYED:
+            self.budget.make_call(event.trial)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, _: Record) -> None:
         if event.category == "timed_out":

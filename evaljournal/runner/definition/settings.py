@@ -117,6 +117,11 @@ def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def _paths(value: Any) -> Any:
+    paths = [value] if isinstance(value, str | os.PathLike) else [] if value is None else value
+    return tuple(map(_path, paths)) if isinstance(paths, Iterable) else paths
+
+
 def _keep(value: Any) -> Any:
     return "none" if value is None else value
 
@@ -125,6 +130,10 @@ def _is_path(value: object) -> bool:
     return value is None or (isinstance(value, str) and bool(value) and "\0" not in value)
 
 
+_are_paths: Final = rule(
+    lambda value: isinstance(value, tuple) and None not in value and all(map(_is_path, value)),
+    "must be a path, or several: of runs, or of files of `evaljournal pack`",
+)
 _worker_pool: Final = rule(
     lambda value: value is None or isinstance(value, WorkerPool),
     "must be 'none', 'processes', 'processes:N', 'processes:NxM', 'ray', 'ray:HOST:PORT', 'command:LINE' or "
@@ -261,7 +270,7 @@ class Settings(Selection):
     batch_poll: float = field(default=60.0, converter=as_float, validator=rule(is_duration, DURATION_PROBLEM))
     """Polling interval for open batches in seconds; it doubles, up to ten times this value, while nothing changes."""
 
-    replies: tuple[str, ...] = field(default=(), converter=as_strings)
+    replies: tuple[str, ...] = field(default=(), converter=_paths, validator=_are_paths)
     """Runs, or files of `evaljournal pack`, with recorded replies: model calls, steps and judges are answered from them, at no
     cost. A call is recognized by what is asked, in the trial with the same case, variant and repeat."""
     replies_any_trial: bool = field(default=False, validator=_of_type(bool))
@@ -385,7 +394,7 @@ class SettingOptions(TypedDict, total=False):
     batch_fallback: bool
     batch_tokens: int | None
     batch_poll: float
-    replies: str | Iterable[str]
+    replies: str | PathLike[str] | Iterable[str | PathLike[str]] | None
     replies_any_trial: bool
     replay_errors: bool
     on_miss: Literal["fail", "live"] | None

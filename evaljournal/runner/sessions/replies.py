@@ -43,7 +43,7 @@ from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step, current_steps
 from evaljournal.runner.steps.replies.miss import ReplyMissing, missing_reply
-from evaljournal.runner.steps.replies.recorded import CALL, Origin, RecordedReply, TrialReplies, fingerprint_of, judge_name
+from evaljournal.runner.steps.replies.recorded import CALL, RecordedReply, TrialReplies, fingerprint_of, judge_name
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
 
@@ -68,30 +68,12 @@ class Replies:
     """The recorded replies of a session, and when they are used."""
 
     sources: Sequence[ReplySource]
-    goes_live: bool
-    """Whether a call without a reply is made."""
-    any_trial: bool = False
-    errors: bool = False
-    """Whether recorded failures are replayed."""
-    rewrite: Rewrite | None = None
-    """How model calls are changed from that step on."""
-    before: float = float("inf")
-    """Replies of steps with this number, or a larger one, are not used, and a call there is no miss: it is made."""
+    settings: Settings
 
-    @classmethod
-    def open(cls, settings: Settings) -> "Replies | None":
-        """Open the sources that the settings name; None if they name none. Call it in a thread."""
-        if not settings.replies:
-            return None
-        sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
-        return cls(
-            sources=sources,
-            goes_live=settings.goes_live,
-            any_trial=settings.replies_any_trial,
-            errors=settings.replay_errors,
-            before=settings.live_from or math.inf,
-            rewrite=Rewrite(settings.live_from, settings.live_model, settings.live_system) if settings.live_from else None,
-        )
+    @property
+    def before(self) -> float:
+        """The first live step: its replies and later ones are not used, and a call there is no miss but made."""
+        return self.settings.live_from or math.inf
 
     @property
     def names(self) -> str:
@@ -120,9 +102,9 @@ class Replies:
         """Return whether a source has an output of a trial: a run from some step on has only such trials."""
         return any(source.has_output((case.fingerprint, variant, repeat)) for source in self.sources)
 
-    def pooled(self, key: Key, used: AbstractSet[Origin] = frozenset()) -> RecordedReply | None:
+    def pooled(self, key: Key, used: AbstractSet[str] = frozenset()) -> RecordedReply | None:
         """Return a reply of any trial that is not used yet; None if there is none, or only those of the same trial are used."""
-        matches = (source.pooled(key, used) for source in (self.sources if self.any_trial else ()))
+        matches = (source.pooled(key, used) for source in (self.sources if self.settings.replies_any_trial else ()))
         return next((reply for reply in matches if reply is not None), None)
 
     def reply_to(self, recorded: TrialReplies | None, trial: str, name: str, asked: Any) -> RecordedReply | None:
@@ -130,7 +112,7 @@ class Replies:
         key = name, fingerprint_of(asked)
         own = [reply for reply in recorded.calls if reply.name == name] if recorded is not None else []
         reply = next((reply for reply in reversed(own) if reply.key == key), None) or self.pooled(key)
-        if reply is None and not self.goes_live:
+        if reply is None and not self.settings.goes_live:
             raise missing_reply(trial, key, asked, own, self.names)
         return reply
 
@@ -142,7 +124,8 @@ def open_replies(
 
     What does not apply is not recorded as an option of the run, so a later session that makes calls does not inherit it.
     """
-    replies = Replies.open(settings)
+    sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
+    replies = Replies(sources=sources, settings=settings) if sources else None
     if state.started is not None:
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
@@ -187,14 +170,12 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
     """Raise a `UsageError` unless a resumed run has the replies that it was started with."""
     expected: list[Any] = recorded if isinstance(recorded, list) else []
     actual = [] if replies is None else replies.to_json()
-    heads = [[(source.get("run"), source.get("head")) for source in sources] for sources in (expected, actual)]
-    if heads[0] != heads[1]:
-        names = ", ".join(str(source.get("path")) for source in expected)
-        problem = (
-            f"{path} was started with other replies: {names}" if expected else f"{path} was started without recorded replies"
-        )
-        hint = "pass the same ones, unchanged" if expected else "start a new run"
-        raise RunChanged(problem, hint=hint)
+    if [(source.get("run"), source.get("head")) for source in expected] == [(own["run"], own["head"]) for own in actual]:
+        return
+    if not expected:
+        raise RunChanged(f"{path} was started without recorded replies", hint="start a new run")
+    names = ", ".join(str(source.get("path")) for source in expected)
+    raise RunChanged(f"{path} was started with other replies: {names}", hint="pass the same ones, unchanged")
 
 
 @attrs.define(eq=False)
@@ -204,22 +185,20 @@ class _Attempt:
     _replies: Replies
     recorded: TrialReplies
     misses: list[ReplyMissing] = attrs.field(init=False, factory=list[ReplyMissing])
-    _used: set[Origin] = attrs.field(init=False)
-    """The replies that were used, and all of the same trial."""
-
-    def __attrs_post_init__(self) -> None:
-        self._used = {reply.origin for reply in self.recorded.steps}
+    _used: set[str] = attrs.field(factory=set[str])
+    """Hashes of the records of replies of other trials that were used."""
 
     def handle_miss(self, steps: AttemptSteps, step: Step) -> RecordedResult | None:
         """Return the reply of another trial, or None if the step is executed; raise if it may not be. From any thread."""
         if not step.reusable or step.phase != "task" or step.number >= self._replies.before:
             return None
         key = step.name, step.input.fingerprint
-        if (reply := self._replies.pooled(key, self._used)) is not None:
-            self._used.add(reply.origin)
+        own = {reply.head for reply in self.recorded.steps}
+        if (reply := self._replies.pooled(key, self._used | own)) is not None:
+            self._used.add(reply.head)
             return reply
         # What precedes the first live step must be as recorded.
-        goes_live = self._replies.goes_live and self._replies.before == math.inf
+        goes_live = self._replies.settings.goes_live and self._replies.before == math.inf
         if goes_live or self._is_failing_tool(step, key):
             return None
         unused = [reply for _, reply in steps.available_results if isinstance(reply, RecordedReply)]
@@ -300,7 +279,7 @@ class ReplyDesk(StartGate):
             self._event = trio.Event()
             while jobs := self._next_jobs():
                 self._is_busy = True
-                endings = await self._in_thread(partial(self._find_all, jobs))
+                endings = await self._in_thread(partial(list[_Ending], map(self._find, jobs)))
                 for job, ending in zip(jobs, endings, strict=True):
                     await self._place(job, ending)
                 self._is_busy = False
@@ -313,9 +292,6 @@ class ReplyDesk(StartGate):
         jobs = self._calls or (deque() if queues.is_behind else self._trials)
         count = 0 if len(queues.answered) >= _LOOKED_UP else min(len(jobs), _LOOKED_UP)
         return [jobs.popleft() for _ in range(count)]
-
-    def _find_all(self, jobs: Iterable[Job]) -> list[_Ending]:
-        return [self._find(job) for job in jobs]
 
     def _find(self, job: Job) -> _Ending:
         """Return the reply to an attempt's call, or what is recorded for the trial of a judge's; an error ends the call."""
@@ -332,8 +308,9 @@ class ReplyDesk(StartGate):
 
     async def _place(self, job: Job, ending: _Ending) -> None:
         """Put a call into its lane."""
-        is_answered = ending is not None or not self._replies.goes_live
-        if isinstance(job, ScorerCall) and self._replies.goes_live and not isinstance(ending, Exception):
+        goes_live = self._replies.settings.goes_live
+        is_answered = ending is not None or not goes_live
+        if isinstance(job, ScorerCall) and goes_live and not isinstance(ending, Exception):
             is_answered = await cast("Any", job.scorer.task).is_answered(job, ending)
         job.permits[REPLAYED] = ending
         self._scheduler.queues.waiting_trials -= not isinstance(job, ScorerCall)
@@ -368,7 +345,7 @@ class ReplayedCall:
             reply.record_inner(steps, 0)
         if reply.facts:
             engine_note(answer=reply.facts)
-        engine_note(replayed=reply.origin.to_json(reply.usage))
+        engine_note(replayed=reply.note)
         return reply.output
 
 
@@ -390,7 +367,8 @@ class ReplayedJudge:
     async def is_answered(self, job: ScorerCall, recorded: TrialReplies | None) -> bool:
         """Return whether all that a call asks is recorded: it is made without a model, and its result discarded."""
         scorer_input = attrs.evolve(job.input, replies=dict(job.input.replies))
-        client = _RecordedClient(None, self._version, scorer_input, recorded, attrs.evolve(self._replies, goes_live=False))
+        settings = attrs.evolve(self._replies.settings, on_miss="fail")
+        client = _RecordedClient(None, self._version, scorer_input, recorded, attrs.evolve(self._replies, settings=settings))
         with trio.move_on_after(math.inf if self._task.scorer.timeout is None else self._task.scorer.timeout):
             try:
                 await attrs.evolve(self._task, client=client).call(scorer_input, None)
@@ -420,19 +398,19 @@ class _RecordedClient:
         if reply is None:
             assert self._client is not None
             return await self._client.complete(messages, note_usage=note_usage)
-        engine_note(replayed={"scorer": scorer, **reply.origin.to_json(reply.usage)})
+        engine_note(replayed={"scorer": scorer, **reply.note})
         model = str((reply.facts or {}).get("served_model", ""))
         return Answer(text=reply.output, model=model, usage={}, outcome="complete" if reply.output else "declined")
 
 
+@attrs.frozen
 class RepliesLayer(Layer):
     """Answers the calls of tasks from recorded replies."""
 
-    def __init__(self, definitions: Mapping[str, object], replies: Replies, in_thread: InThread) -> None:
-        """`definitions` are those of the tasks, by variant."""
-        self._definitions = definitions
-        self._replies = replies
-        self._in_thread = in_thread
+    _definitions: Mapping[str, object]
+    """Those of the tasks, by variant."""
+    _replies: Replies
+    _in_thread: InThread
 
     def wrap(self, task: Task, variant: str) -> Task:
         """Return a task that is answered from recorded replies."""
@@ -443,20 +421,21 @@ class RepliesLayer(Layer):
     async def _replay(self, task: Task, trial: TrialWork, on_late: OnLateResult) -> Any:
         """Call the task; end the attempt with the first call that has no reply, whatever the task makes of it."""
         recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
-        steps = current_steps()
+        steps, settings = current_steps(), self._replies.settings
         assert steps is not None
-        attempt = _Attempt(self._replies, recorded or TrialReplies(trial=""))
-        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=self._replies.errors))
-        steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
+        attempt = _Attempt(self._replies, recorded or TrialReplies())
+        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=settings.replay_errors))
+        steps.on_miss = attempt.handle_miss
+        if settings.live_from is not None:
+            steps.rewrite = Rewrite(settings.live_from, settings.live_model, settings.live_system)
         return await unless_failed(task.call(trial if task.takes_trial else trial.case.input, on_late), attempt.misses)
 
 
 def scorers_with_replies(scorers: Iterable[OpenScorer], replies: Replies) -> list[OpenScorer]:
     """Return scorers of which the judges are answered from recorded replies."""
-
-    def replayed(scorer: OpenScorer) -> OpenScorer:
-        if not _only_sends_requests(scorer.scorer.function):
-            return scorer
-        return attrs.evolve(scorer, task=ReplayedJudge(cast("Any", scorer.task), scorer.scorer.version, replies))
-
-    return list(map(replayed, scorers))
+    return [
+        attrs.evolve(scorer, task=ReplayedJudge(cast("Any", scorer.task), scorer.scorer.version, replies))
+        if _only_sends_requests(scorer.scorer.function)
+        else scorer
+        for scorer in scorers
+    ]

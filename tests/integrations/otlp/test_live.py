@@ -101,6 +101,19 @@ def test_content_is_sent_only_on_request(collector: Collector) -> None:
     assert 6 == sum(name.startswith("case-") for name in names)
 
 
+def test_the_options_of_a_task_are_content(collector: Collector) -> None:
+    """The task of an evaluation without code is its options, with prompts and commands, which need --otlp-content."""
+    Path("cases.jsonl").write_text('{"id": "peru", "input": "Peru"}\n')
+    options = ["--data", "cases.jsonl", "--command", "echo Lima"]
+    evaljournal("run", *options, "-o", "run", "--otlp", collector.url)
+    content = b"".join(body for _, _, body in collector.requests)
+    evaljournal("run", *options, "-o", "again", "--otlp", collector.url, "--otlp-content")
+
+    assert [] == [text for text in (b"echo", b"Lima") if text in content]
+    assert b"service.name" in content
+    assert b"echo Lima" in b"".join(body for _, _, body in collector.requests)
+
+
 def test_headers_and_address_of_the_environment(
     collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

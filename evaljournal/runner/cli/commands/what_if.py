@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import click
 
 from evaljournal.journal import Record
@@ -24,6 +23,7 @@ from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_model
 _HOW_TO_RECORD: Final = (
     "chat models record tokens; `-s durable=http` records the model calls of a function, --gateway those of a command"
 )
+_SAME_ANSWERS: Final = "assumed: the model gives the same answers, in the same seconds, whatever the load"
 
 
 @click.command("what-if")
@@ -86,16 +86,16 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
     if unused := [name for name, value in live.items() if value]:
         flag = {"reference": "task"}.get(unused[0], unused[0])
         raise UsageError(f"--{flag} has no effect without --from-step")
-    result = _recomputed(path, **options)
+    result = _computed(path, **options)
     if as_json:
-        print_json(result.as_json())
+        print_json(result)
         return
-    print_table(list(result.rows()))
-    for line in result.assumptions():
+    print_table(list(_rows(result)))
+    for line in result["assumptions"]:
         echo(line)
 
 
-def _recomputed(
+def _computed(
     path: Path,
     *,
     prices: Path | None,
@@ -104,31 +104,53 @@ def _recomputed(
     batch: bool,
     slots: int | None,
     **limits: tuple[str, ...],
-) -> "_Result":
-    """Read a run once, and compute what the options ask for."""
+) -> dict[str, Any]:
+    """Read a run once, and return what happened and what would have happened, as JSON."""
     changes_prices = prices is not None or bool(models) or cache_hit is not None or batch
     changes_times = slots is not None or any(limits.values())
     if not (changes_prices or changes_times):
         raise UsageError("nothing to change; pass --prices, --model-price, --cache-hit, --batch, --rpm, --tpm or --slots")
     if batch and changes_times:
         raise UsageError("--batch: rate limits and slots do not apply to batches; remove --rpm, --tpm and --slots")
-    calls, repricing = RecordedCalls(), None
+    view, repricing = LoadedRun(path), None
+    calls = RecordedCalls(view.state)
     if changes_prices:
         repricing = Repricing(read_prices(prices or DEFAULT_PRICES), parse_models(models), cache_hit, batch)
 
     def apply(run: LoadedRun, record: Record) -> None:
-        run.apply(record)
         calls.apply(record)
+        run.apply(record)
         if repricing is not None:
             repricing.apply(record)
 
-    view = open_intact_run(path, apply=apply)
-    result = _Result(path, view, calls, repricing)
+    open_intact_run(path, apply=apply, run=view)
     if repricing is not None:
         _check_tokens(path, repricing)
+    change, elapsed = Change(), view.state.elapsed
+    own_seconds, seconds = None, None if batch else elapsed
     if changes_times:
-        result.recompute(Change(limits=_limits(view, calls, limits), slots=slots))
-    return result
+        change = Change(limits=_limits(view, calls, limits), slots=slots)
+        own_seconds, seconds = recompute(calls, Change()), recompute(calls, change)
+    usages = view.state.usage, view.state.usage if repricing is None else repricing.usage
+    old, new = (
+        {
+            "cost": total_usage(usage, "cost"),
+            "usage": dict(usage),
+            "unpriced_calls": total_usage(usage, "unpriced_calls") or 0,
+        }
+        for usage in usages
+    )
+    assumptions = [_SAME_ANSWERS, *(_price_assumptions(repricing) if repricing is not None else ())]
+    return {
+        "path": str(path),
+        "head": view.state.head,
+        "recorded": {**old, "seconds": elapsed},
+        "recomputed_seconds": own_seconds,
+        "what_if": {**new, "seconds": seconds},
+        "limits": change.limits,
+        "slots": change.slots,
+        "assumptions": [*assumptions, *(_time_assumptions(calls, change) if changes_times else ())],
+    }
 
 
 def _check_tokens(path: Path, repricing: Repricing) -> None:
@@ -144,9 +166,9 @@ def _check_tokens(path: Path, repricing: Repricing) -> None:
 def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any] | None:
     """Return the limits to declare: those of the run, replaced by the options; None if there are no options."""
     counts, path = calls.counts, view.path
-    if not any(trial.calls.get("") for trial in calls.trials.values()):
+    if not calls.ended_trials:
         raise UsageError(f"{path} has no attempt that ended, so there is nothing to compute")
-    if counts["replayed"]:
+    if view.state.usage_parts.replayed:
         raise UsageError(f"{path} was answered from recorded replies, which took no time; pass the run that made the calls")
     if counts["batched"]:
         raise UsageError(f"{path} was sent in batches, whose calls have no recorded seconds; the wall time is not computed")
@@ -159,98 +181,38 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
     return limits
 
 
-@attrs.define(eq=False)
-class _Result:
-    """What happened, and what would have happened."""
+def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the rows of the table."""
+    old, new, own_seconds = result["recorded"], result["what_if"], result["recomputed_seconds"]
+    has_check = own_seconds is not None
+    yield ["", "recorded", *(["recomputed"] if has_check else []), "what if", ""]
+    costs = [("cost", old["cost"], new["cost"])]
+    if "judge.cost" in old["usage"]:
+        parts = ("  task", "cost"), ("  judges", "judge.cost")
+        costs += [(label, old["usage"].get(name), new["usage"].get(name)) for label, name in parts if name in old["usage"]]
+    for label, old_cost, new_cost in costs:
+        cells = [_money(old_cost), *([_money(old_cost)] if has_check else []), _money(new_cost)]
+        yield [label, *cells, _factor(old_cost, new_cost)]
+    check = [duration(own_seconds)] if has_check else []
+    new_seconds = "up to 24 h" if new["seconds"] is None else duration(new["seconds"])
+    yield ["wall time", duration(old["seconds"]), *check, new_seconds, _factor(own_seconds, new["seconds"])]
 
-    path: Path
-    view: LoadedRun
-    calls: RecordedCalls
-    repricing: Repricing | None
-    change: Change = attrs.field(factory=Change)
-    own_seconds: float | None = None
-    """Seconds that the run takes on the virtual clock under its own settings."""
-    seconds: float | None = None
 
-    def recompute(self, change: Change) -> None:
-        """Compute the wall time, and that under the settings of the run itself."""
-        self.change = change
-        self.own_seconds = recompute(self.calls, self.view.state, Change())
-        self.seconds = recompute(self.calls, self.view.state, self.change)
-
-    @property
-    def _usages(self) -> list[Mapping[str, float]]:
-        usage = self.view.state.usage
-        return [usage, usage if self.repricing is None else self.repricing.usage]
-
-    @property
-    def _is_batch(self) -> bool:
-        return self.repricing is not None and self.repricing.batch
-
-    def rows(self) -> Iterator[list[str]]:
-        """Yield the rows of the table."""
-        has_check = self.own_seconds is not None
-        yield ["", "recorded", *(["recomputed"] if has_check else []), "what if", ""]
-        for label, name in (("cost", None), ("  task", "cost"), ("  judges", "judge.cost")):
-            if name is None:
-                old, new = (total_usage(usage, "cost") for usage in self._usages)
-            else:
-                old, new = (usage.get(name) for usage in self._usages)
-            if label == "cost" or (old is not None and "judge.cost" in self._usages[0]):
-                cells = [_money(old), *([_money(old)] if has_check else []), _money(new)]
-                yield [label, *cells, _factor(old, new)]
-        elapsed = self.view.state.elapsed
-        new_seconds = "up to 24 h" if self._is_batch else duration(elapsed if self.seconds is None else self.seconds)
-        check = [] if self.own_seconds is None else [duration(self.own_seconds)]
-        yield ["wall time", duration(elapsed), *check, new_seconds, _factor(self.own_seconds, self.seconds)]
-
-    def assumptions(self) -> list[str]:
-        """Return what the figures assume, as far as it applies to this run."""
-        counts = self.calls.counts
-        lines = ["assumed: the model gives the same answers, in the same seconds, whatever the load"]
-        if self.repricing is not None:
-            lines += _price_assumptions(self.repricing)
-        if self.seconds is None:
-            return lines
-        lines.append("assumed: no time of the process itself; no budget, deadline or limit on failures")
-        if self.change.limits is not None:
-            lines.append(f"limits of each model: {printable(describe_limits(self.change.limits), 500) or 'none'}")
-        if counts["rate_limited"]:
-            rejected = f"{plural(counts['rate_limited'], 'rate-limited attempt')}"
-            if self.change.limits is not None:
-                lines.append(f"assumed: {rejected} are not rate limited, because the limits are kept")
-            else:
-                lines.append(f"assumed: {rejected} are so again; --rpm and --tpm declare the limits of the provider instead")
-        if counts["interrupted"]:
-            lines.append(f"assumed: no interruption; {plural(counts['interrupted'], 'interrupted attempt')} left out")
-        if counts["advertised"]:
-            lines.append(
-                "assumed: no limits in the headers of replies, which the run had; `recomputed` shows what that changes"
-            )
-        return lines
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON."""
-        old, new = (
-            {
-                "cost": total_usage(usage, "cost"),
-                "usage": dict(usage),
-                "unpriced_calls": total_usage(usage, "unpriced_calls") or 0,
-            }
-            for usage in self._usages
-        )
-        elapsed = self.view.state.elapsed
-        new_seconds = None if self._is_batch else elapsed if self.seconds is None else self.seconds
-        return {
-            "path": str(self.path),
-            "head": self.view.state.head,
-            "recorded": {**old, "seconds": elapsed},
-            "recomputed_seconds": self.own_seconds,
-            "what_if": {**new, "seconds": new_seconds},
-            "limits": self.change.limits,
-            "slots": self.change.slots,
-            "assumptions": self.assumptions(),
-        }
+def _time_assumptions(calls: RecordedCalls, change: Change) -> Iterator[str]:
+    """Yield what the wall time assumes, as far as it applies to the run."""
+    yield "assumed: no time of the process itself; no budget, deadline or limit on failures"
+    if change.limits is not None:
+        yield f"limits of each model: {printable(describe_limits(change.limits), 500) or 'none'}"
+    if rate_limited := calls.counts["rate_limited"]:
+        rejected = plural(rate_limited, "rate-limited attempt")
+        if change.limits is not None:
+            yield f"assumed: {rejected} are not rate limited, because the limits are kept"
+        else:
+            yield f"assumed: {rejected} are so again; --rpm and --tpm declare the limits of the provider instead"
+    if interrupted := calls.state.trials.attempts.interrupted:
+        yield f"assumed: no interruption; {plural(interrupted, 'interrupted attempt')} left out"
+    if calls.counts["advertised"]:
+        yield "assumed: no limits in the headers of replies, which the run had; `recomputed` shows what that changes"
 
 
 def _price_assumptions(repricing: Repricing) -> Iterator[str]:

@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
 
 
-def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
-    """Read a run, in any status, up to record `seq`."""
+def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.apply, run: LoadedRun | None = None) -> LoadedRun:
+    """Read a run, in any status, up to record `seq`; into `run`, if that is passed."""
     is_live = is_held(path)  # Checked first: if the process ends meanwhile, its last record is read.
-    run = load(path, seq, apply=apply)
+    run = load(path, seq, apply=apply, run=run)
     run.is_live = is_live if run.is_last else not run.state.outcome
     return run
 
 
-def open_intact_run(path: Path, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
+def open_intact_run(path: Path, *, apply: Apply = LoadedRun.apply, run: LoadedRun | None = None) -> LoadedRun:
     """Read a run for a result that needs all of its records; raise if it is damaged."""
-    run = open_run(path, apply=apply)
+    run = open_run(path, apply=apply, run=run)
     if run.problem is not None:
         raise run.problem
     return run

@@ -14,10 +14,8 @@ the provider, and calls that keep them are not rate limited.
 time is seeded.
 """
 
-import itertools
 import random
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -27,6 +25,7 @@ import trio
 
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState
+from evaljournal.replay.state.steps import REUSES
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.identity import rate_limit_identity
 from evaljournal.runner.calls.notes import engine_note
@@ -77,12 +76,12 @@ class Change:
     slots: int | None = None
 
 
-def recompute(calls: RecordedCalls, state: RunState, change: Change) -> float:
-    """Return how many seconds a run takes; `state` is that of the recorded one."""
+def recompute(calls: RecordedCalls, change: Change) -> float:
+    """Return how many seconds a run takes."""
     from trio.testing import MockClock  # noqa: PLC0415  # only for virtual time
 
     _seed_scheduler()
-    session = _Recomputation(calls, state, change)
+    session = _Recomputation(calls, change)
     return trio.run(session.run, clock=MockClock(autojump_threshold=0)).state.elapsed
 
 
@@ -96,11 +95,11 @@ def _seed_scheduler() -> None:
 class _Recomputation(Session):
     """See the module."""
 
-    def __init__(self, calls: RecordedCalls, state: RunState, change: Change) -> None:
+    def __init__(self, calls: RecordedCalls, change: Change) -> None:
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
             Evaluation(
-                RecordedTask({}, _Rules(), None, ""),
+                RecordedTask({}, Settings(), None, ""),
                 cases=Dataset([]),
                 settings=Settings(),
                 name=_NAME,
@@ -112,32 +111,27 @@ class _Recomputation(Session):
             environment=lambda: environment,
         )
         self._calls = calls
-        self._recorded = state
         self._change = change
 
     def _plan(self, state: RunState) -> Plan:  # noqa: ARG002  # it is new
-        calls, recorded = self._calls, self._recorded
+        calls, recorded = self._calls, self._calls.state
         assert recorded.started is not None
         settings = _settings(recorded.settings, self._change)
         if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
             settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
-        scripts = {name: _Script(trial) for name, trial in calls.trials.items() if trial.calls.get("")}
-        rules = _Rules(
-            replays_429s=self._change.limits is None,
-            has_limits=settings.limits is not None,
-            has_timeout=settings.timeout is not None,
-        )
+        trials = calls.ended_trials
+        remaining = {name: _remaining(trial, replays_429s=self._change.limits is None) for name, trial in trials.items()}
         tasks = {
             key: RecordedTask(
-                scripts,
-                rules,
+                remaining,
+                settings,
                 None if key in calls.agent_keys else _identity(key),
                 key if recorded.settings.get("limit_key") else calls.models.get(key, ""),
             )
-            for key in dict.fromkeys(script.trial.key for script in scripts.values())
+            for key in dict.fromkeys(trial.key for trial in trials.values())
         }
         task = next(iter(tasks.values()))
-        names = dict.fromkeys(script.trial.variant for script in scripts.values())
+        names = dict.fromkeys(recorded.trials[name].variant for name in trials)
         variants = {name: Variant(name, {}, task) for name in names} if any(names) else None
         evaluation: Evaluation[Any, Any, Any] = Evaluation(
             task, cases=Dataset([]), settings=settings, name=_NAME, variants=variants
@@ -146,12 +140,12 @@ class _Recomputation(Session):
             key, model = calls.scorer_keys.get(scorer, ""), calls.judge_models.get(scorer, "")
             is_shared = scorer in calls.scorer_keys and key in tasks
             identity = _identity(key) if is_shared or model else None
-            judge = RecordedTask(scripts, rules, identity, tasks[key].model if is_shared else model, scorer)
+            judge = RecordedTask(remaining, settings, identity, tasks[key].model if is_shared else model, scorer)
             evaluation.score(name=scorer, timeout=None)(judge)
         self.evaluation = evaluation
         if len(tasks) == 1:  # A session names its only lane by an empty key.
             tasks = {"": task}
-        keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, scripts)
+        keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
         slots = _scorer_slots(recorded.settings, calls.scorers, self._change.slots)
         started = evolve_fact(
             recorded.started,
@@ -162,19 +156,19 @@ class _Recomputation(Session):
             forked_from=None,
         )
         chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
-        return Plan(settings, _trials(scripts), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
+        return Plan(settings, _enqueued(recorded, trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
 
 
-def _trials(scripts: "Mapping[str, _Script]") -> Iterator[Trial]:
-    """Yield the trials in the order in which they were enqueued; the input of each is its id."""
-    for name, script in scripts.items():
-        trial = script.trial
+def _enqueued(recorded: RunState, names: Iterable[str]) -> Iterator[Trial]:
+    """Yield trials; the input of each is its id."""
+    for name in names:
+        trial = recorded.trials[name]
         yield Trial(case=Case(name=trial.case, input=name), variant=trial.variant, repeat=trial.repeat)
 
 
 def _settings(recorded: Mapping[str, Any], change: Change) -> Settings:
     """Return the recorded settings that decide when calls start; a policy of the user is replaced."""
-    policy, seed, timeout = (recorded.get(name) for name in ("policy", "seed", "timeout"))
+    policy, seed, timeout, reuse = (recorded.get(name) for name in ("policy", "seed", "timeout", "reuse_steps"))
     return Settings(
         slots=change.slots or recorded.get("slots") or ASYNC_SLOTS,
         timeout=timeout if isinstance(timeout, int | float) else None,
@@ -184,7 +178,7 @@ def _settings(recorded: Mapping[str, Any], change: Change) -> Settings:
         limits=recorded.get("limits") if change.limits is None else change.limits,
         stop_on_same_error=None,
         record_requests=False,
-        reuse_steps="never",
+        reuse_steps=reuse if reuse in REUSES else "never",  # Retries depend on it, although no step is reusable.
         durability="os",
         grace=0.0,
     )
@@ -205,25 +199,17 @@ def _identity(key: str) -> str:
     return rate_limit_identity(_URL, (key,))
 
 
-@attrs.define(eq=False)
-class _Script:
-    """A trial, and how many of its recorded calls were repeated."""
+def _remaining(trial: RecordedTrial, *, replays_429s: bool) -> dict[str, list[RecordedAttempt]]:
+    """Return scorer → its calls that are repeated, the next one last; empty: the attempts."""
 
-    trial: RecordedTrial
-    repeated: Counter[str] = attrs.field(factory=Counter[str])
-    """Scorer → calls; empty: attempts."""
+    def is_repeated(call: RecordedAttempt) -> bool:
+        return replays_429s or call.failure is None or call.failure.category != "rate_limited"
 
-    def next_call(self, scorer: str, *, replays_429s: bool) -> RecordedAttempt:
-        """Return the next call that is repeated; after the last one, an output or a score at once."""
-        calls, first = self.trial.calls.get(scorer, ()), self.repeated[scorer]
-        for number, call in enumerate(itertools.islice(calls, first, None), first):
-            if replays_429s or call.failure is None or call.failure.category != "rate_limited":
-                self.repeated[scorer] = number
-                return call
-        return _NOTHING
+    return {scorer: list(filter(is_repeated, reversed(calls))) for scorer, calls in trial.calls.items()}
 
 
 _NOTHING: Final = RecordedAttempt(0.0)
+"""What follows the last recorded call: an output or a score, at once."""
 _DESCRIPTION: Final = Description(type="recorded", message="", traceback="")
 
 
@@ -231,20 +217,11 @@ _DESCRIPTION: Final = Description(type="recorded", message="", traceback="")
 class _Keys(TaskKeys):
     """The recorded rate-limit key of each trial."""
 
-    scripts: Mapping[str, _Script]
+    trials: Mapping[str, RecordedTrial]
 
     def key_of(self, case: Case, variant: str) -> str:  # noqa: ARG002  # the trial has it
         """Return the recorded key of the trial of a case."""
-        return self.scripts[case.input].trial.key
-
-
-@attrs.frozen
-class _Rules:
-    """Which parts of recorded calls are repeated."""
-
-    replays_429s: bool = True
-    has_limits: bool = False
-    has_timeout: bool = False
+        return self.trials[case.input].key
 
 
 @attrs.frozen(eq=False)
@@ -261,8 +238,9 @@ class RecordedTask:
     takes_trajectory: ClassVar[bool] = False
     definition: ClassVar[Mapping[str, Any]] = {}
 
-    _scripts: Mapping[str, _Script]
-    _rules: _Rules
+    _remaining: Mapping[str, dict[str, list[RecordedAttempt]]]
+    """Trial → its calls that were not made yet."""
+    _settings: Settings
     rate_limit_identity: str | None
     model: str
     _scorer: str = ""
@@ -279,25 +257,25 @@ class RecordedTask:
 
     def call_size(self, value: Case | ScorerInput, /) -> CallSize:
         """Return the size of the next call for a case or an output."""
-        return self._next(value.input if isinstance(value, Case) else value.trial)[1].size
+        calls = self._calls(value.input if isinstance(value, Case) else value.trial)
+        return (calls[-1] if calls else _NOTHING).size
 
-    def _next(self, trial: str) -> tuple[_Script, RecordedAttempt]:
-        script = self._scripts[trial]
-        return script, script.next_call(self._scorer, replays_429s=self._rules.replays_429s)
+    def _calls(self, trial: str) -> list[RecordedAttempt]:
+        return self._remaining[trial].get(self._scorer, [])
 
     async def call(self, value: Any, _: object, /) -> Any:
         """Take the recorded seconds, and end as recorded; a score is no result. An input is the id of its trial."""
-        script, call = self._next(value.trial if self._scorer else value)
-        script.repeated[self._scorer] += 1
-        if call.has_timed_out and self._rules.has_timeout:
+        calls = self._calls(value.trial if self._scorer else value)
+        call = calls.pop() if calls else _NOTHING
+        if call.has_timed_out and self._settings.timeout is not None:
             await trio.sleep_forever()
-        if self._rules.has_limits and call.calls:
+        if call.calls:
             await _make_calls(call)
         else:
             await trio.sleep(call.seconds)
         if call.failure is not None:
             raise RemoteError(call.failure, _DESCRIPTION)
-        if self._rules.has_limits and call.usage is not None:
+        if self._settings.limits is not None and call.usage is not None:
             engine_note(answer={"usage": call.usage})
         return True
 

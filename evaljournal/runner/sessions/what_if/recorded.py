@@ -1,22 +1,23 @@
 """The calls of a run as its journal has them: how long each attempt, model call and judge took, and how it ended.
 
-One pass over the records fills it, in order. It keeps about a kilobyte per trial: no inputs and no outputs. A recorded time is
-untrusted; a negative one counts as 0.
+One pass over the records fills it, in order, each before the state of the run applies it: when a call that ends has started is
+in the state. It keeps about a kilobyte per trial: no inputs and no outputs. A recorded time is untrusted; a negative one counts
+as 0.
 
 Attempts that were interrupted are left out, because a run without interruptions would not make them; the steps that a later
 attempt reused from one are part of that attempt. So is a failure that stopped the run (an invalid key, no credit).
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.replay import RunState
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE, is_amount
-from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.runner.calls.call_size import CallSize, max_output
 from evaljournal.runner.retries.classify import Failure
 
@@ -28,6 +29,10 @@ _JUDGE_SECONDS: Final = 1.0
 """Seconds from which a call of a plain scorer counts; a faster one is part of the process's own time."""
 
 
+_RESOLUTION: Final = 1e-6
+"""Of recorded times, in seconds."""
+_ROUNDING: Final = 3 * _RESOLUTION
+"""By how much the start of a call may differ from the end of another at the same time: each is a sum of rounded times."""
 _UNKNOWN_SIZE: Final = CallSize()
 
 
@@ -64,36 +69,35 @@ class RecordedAttempt:
 
 @attrs.define(eq=False)
 class RecordedTrial:
-    """A trial, and what was recorded of its attempts and scorer calls."""
+    """What was recorded of the attempts and scorer calls of a trial."""
 
-    case: str
-    variant: str
-    repeat: int
     key: str = ""
     """Its rate-limit key."""
-    calls: dict[str, deque[RecordedAttempt]] = attrs.field(factory=dict[str, deque[RecordedAttempt]])
+    calls: dict[str, list[RecordedAttempt]] = attrs.field(factory=dict[str, list[RecordedAttempt]])
     """Scorer → its calls; empty: the attempts."""
+
+
+_Step = tuple[float, str, Any, int | None]
+"""Seconds, model, usage and maximum output of a model call."""
 
 
 @attrs.define(eq=False)
 class _Running:
     """An attempt in flight."""
 
-    start: float
     max_output: int | None
     usage: Mapping[str, Any] | None = None
-    steps: list[tuple[float, float, float, str, Any, int | None]] = attrs.field(
-        factory=list[tuple[float, float, float, str, Any, int | None]]
-    )
-    """Start, seconds, seconds of waiting, model, usage and maximum output of each model call."""
+    steps: list[tuple[int, float, float, "_Step"]] = attrs.field(factory=list[tuple[int, float, float, "_Step"]])
+    """Number, start of its waiting, start and content of each model call."""
 
 
 class RecordedCalls:
     """The calls of a run; see the module."""
 
-    def __init__(self) -> None:
-        self.trials: dict[str, RecordedTrial] = {}
-        """In the order in which they were enqueued, without those that were withdrawn."""
+    def __init__(self, state: RunState) -> None:
+        self.state = state
+        """That of the run, up to the record before the next one."""
+        self.trials = defaultdict[str, RecordedTrial](RecordedTrial)
         self.models: dict[str, str] = {}
         """Rate-limit key → the first model that its calls name."""
         self.judge_models: dict[str, str] = {}
@@ -103,28 +107,20 @@ class RecordedCalls:
         self.agent_keys: set[str] = set()
         """Rate-limit keys of attempts whose model calls were recorded as steps."""
         self.counts = Counter[str]()
-        """`attempts`, `batched`, `rate_limited`, `interrupted`, `with_tokens`, `replayed` calls and `advertised` limits."""
+        """Calls that were `batched`, `rate_limited` or recorded `with_tokens`, and `advertised` limits."""
         self._running: dict[str, _Running] = {}
-        self._scoring: dict[tuple[str, str], float] = {}
-        """Trial and scorer of a call in flight → its start."""
-        self._kept_steps: dict[str, dict[int, tuple[float, str, Any, int | None]]] = {}
+        self._kept_steps: dict[str, dict[int, _Step]] = {}
         """Trial → the steps of interrupted attempts, which a later one may reuse."""
         self._judges: set[str] = set()
 
-    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one case for each event
+    def apply(self, record: Record) -> None:
         """Add the next record."""
         event = record.event
         match event:
-            case events.TrialEnqueued():
-                self.trials[event.trial] = RecordedTrial(event.case, event.variant, event.repeat)
-            case events.TrialWithdrawn():
-                self.trials.pop(event.trial, None)
             case events.AttemptStarted():
-                self._start(event, record.t)
+                self._start(event)
             case events.AttemptSucceeded() | events.AttemptFailed() | events.AttemptTimedOut():
                 self._end(event, record.t)
-            case events.AttemptInterrupted():
-                self._interrupt(event.trial)
             case events.StepCompleted() | events.StepFailed():
                 self._add_step(event, record)
             case events.StepReused():
@@ -132,13 +128,10 @@ class RecordedCalls:
             case events.ScorerCallStarted():
                 self._judges.add(event.scorer)
                 self.scorer_keys.setdefault(event.scorer, event.key)
-                self._scoring[event.trial, event.scorer] = record.t
             case events.ScorerCallFailed() | events.TrialScored() | events.ScoringFailed():
                 self._end_scoring(event, record.t)
             case events.Noted():
                 self._note(event)
-            case events.SessionStarted():
-                self._scoring.clear()
             case events.RateLimitSeen(source="advertised"):
                 self.counts["advertised"] += 1
             case _:
@@ -149,23 +142,25 @@ class RecordedCalls:
         """Scorers whose calls take time: judges, and functions that took long."""
         return sorted(self._judges)
 
-    def _start(self, event: events.AttemptStarted, t: float) -> None:
-        trial = self.trials.get(event.trial)
-        if trial is None:
-            return
-        self.counts["attempts"] += 1
+    @property
+    def ended_trials(self) -> dict[str, RecordedTrial]:
+        """Trials with an attempt that ended, in the order in which they were enqueued."""
+        trials = self.state.trials.items()
+        return {
+            name: self.trials[name] for name, trial in trials if trial.stage != "withdrawn" and self.trials[name].calls.get("")
+        }
+
+    def _start(self, event: events.AttemptStarted) -> None:
         self.counts["batched"] += event.batch > 0
-        self.counts["replayed"] += event.key == REPLAYED
-        trial.key = event.key
+        self.trials[event.trial].key = event.key
         request: Any = event.request if isinstance(event.request, dict) else {}
         if isinstance(model := request.get("model"), str):
             self.models.setdefault(event.key, model)
-        self._running[event.trial] = _Running(t, max_output(request))
+        self._running[event.trial] = _Running(max_output(request))
 
     def _end(self, event: events.AttemptSucceeded | events.AttemptFailed | events.AttemptTimedOut, t: float) -> None:
-        trial, running = self.trials.get(event.trial), self._running.pop(event.trial, None)
-        if trial is None or running is None:
-            return
+        trial, running = self.trials[event.trial], self._running.pop(event.trial)
+        start = self.state.trials.running[event.trial].start
         # Without a timeout in the last settings, an attempt that has timed out ends as one without an answer.
         failure = Failure(category="unavailable") if isinstance(event, events.AttemptTimedOut) else None
         if isinstance(event, events.AttemptFailed):
@@ -174,14 +169,14 @@ class RecordedCalls:
         usage = running.usage if event.usage is None else event.usage
         if running.steps:
             self.agent_keys.add(trial.key)
-        first_calls, calls, tail = _calls(running, t)
+        first_calls, calls, tail = _calls(running, start, t)
         self._kept_steps.pop(event.trial, None)
-        attempts = trial.calls.setdefault("", deque())
+        attempts = trial.calls.setdefault("", [])
         if attempts and (earlier := attempts[-1].failure) is not None and earlier.category == "fatal":
             attempts.pop()  # It stopped the run: a fatal failure is not retried otherwise.
         attempts.append(
             RecordedAttempt(
-                seconds=_seconds(t - running.start),
+                seconds=_seconds(t - start),
                 failure=failure,
                 has_timed_out=isinstance(event, events.AttemptTimedOut),
                 usage=self._tokens(usage),
@@ -192,14 +187,8 @@ class RecordedCalls:
             )
         )
 
-    def _interrupt(self, name: str) -> None:
-        if self._running.pop(name, None) is not None:
-            self.counts["interrupted"] += 1
-
     def _add_step(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
-        running = self._running.get(event.trial)
-        self.counts["replayed"] += isinstance(event, events.StepReplayed)
-        if running is None or event.kind != "model" or event.phase != "task" or event.parent:
+        if event.kind != "model" or event.phase != "task" or event.parent:
             return
         usage = event.usage if isinstance(event, events.StepCompleted) else None
         request: Any = event.input if isinstance(event.input, dict) else {}
@@ -208,21 +197,20 @@ class RecordedCalls:
             model = event.name.partition(" ")[2]
         waited, elapsed = _seconds(event.waited), _seconds(event.elapsed)
         step = elapsed, model, self._tokens(usage), max_output(request)
-        running.steps.append((record.t - elapsed, elapsed, waited, *step[1:]))
+        self._running[event.trial].steps.append((event.step, record.t - elapsed - waited, record.t - elapsed, step))
         self._kept_steps.setdefault(event.trial, {})[record.seq] = step
 
     def _reuse(self, event: events.StepReused, t: float) -> None:
         """Let an attempt make the calls that it reused from one that was interrupted."""
-        running, step = self._running.get(event.trial), self._kept_steps.get(event.trial, {}).get(event.completed_seq)
-        if running is not None and step is not None:
-            running.steps.append((t, step[0], 0.0, *step[1:]))
+        if (step := self._kept_steps.get(event.trial, {}).get(event.completed_seq)) is not None:
+            self._running[event.trial].steps.append((event.step, t, t, step))
 
     def _end_scoring(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed, t: float) -> None:
         scorer = event.scorer.partition(".")[0]
-        trial, start = self.trials.get(event.trial), self._scoring.pop((event.trial, scorer), None)
-        if trial is None or (start is None and event.elapsed < _JUDGE_SECONDS):
-            return
-        if start is None:
+        trial, call = self.trials[event.trial], self.state.scoring.open.get((event.trial, scorer))
+        if call is None:
+            if event.elapsed < _JUDGE_SECONDS:
+                return
             if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.calls:
                 return  # Another score of the same call.
             self._judges.add(scorer)
@@ -232,8 +220,8 @@ class RecordedCalls:
             failure = Failure(category=category, retry_after=event.retry_after)
         elif isinstance(event, events.ScoringFailed):
             failure = Failure(category="fatal")
-        seconds = _seconds(event.elapsed if start is None else t - start)
-        trial.calls.setdefault(scorer, deque()).append(RecordedAttempt(seconds, failure))
+        seconds = _seconds(event.elapsed if call is None else t - call.start)
+        trial.calls.setdefault(scorer, []).append(RecordedAttempt(seconds, failure))
 
     def _note(self, event: events.Noted) -> None:
         value: Any = event.value if isinstance(event.value, dict) else {}
@@ -265,23 +253,28 @@ def _size(usage: Any, limit: int | None) -> CallSize:
     return CallSize(_BYTES_PER_TOKEN * int(tokens) if is_amount(tokens) else 0, limit)
 
 
-def _calls(running: _Running, end: float) -> tuple[tuple[int, ...], tuple[InnerCall, ...], float]:
+def _calls(running: _Running, start: float, end: float) -> tuple[tuple[int, ...], tuple[InnerCall, ...], float]:
     """Return the calls of an attempt, those that it made first, and the seconds after the last one.
 
     A call followed the one that had ended last when it started to wait; calls that overlap followed the same one. So a call
     that takes or waits longer delays those after it, and no others.
+
+    Times are rounded when they are recorded. Calls that started at the same time are told apart by their numbers: they ask for
+    their limits in this order.
     """
     steps = sorted(running.steps, key=lambda step: step[0])
-    ends = [start + seconds for start, seconds, *_ in steps]
+    ends = [called_at + content[0] for _, _, called_at, content in steps]
     followers: list[list[int]] = [[] for _ in steps]
     first, gaps = list[int](), list[float]()
-    for number, (start, _, waited, *_) in enumerate(steps):
-        asked_at = start - waited
-        earlier = max((other for other in range(number) if ends[other] <= asked_at), key=ends.__getitem__, default=None)
+    asked_at = start
+    for number, (_, recorded_at, _, _) in enumerate(steps):
+        asked_at = max(recorded_at, asked_at + _RESOLUTION)
+        ended = (other for other in range(number) if ends[other] <= asked_at + _ROUNDING)
+        earlier = max(ended, key=ends.__getitem__, default=None)
         (first if earlier is None else followers[earlier]).append(number)
-        gaps.append(_seconds(asked_at - (running.start if earlier is None else ends[earlier])))
+        gaps.append(_seconds(asked_at - (start if earlier is None else ends[earlier])))
     calls = tuple(
         InnerCall(model, gap, seconds, usage, _size(usage, limit), tuple(numbers))
-        for (_, seconds, _, model, usage, limit), gap, numbers in zip(steps, gaps, followers, strict=True)
+        for (_, _, _, (seconds, model, usage, limit)), gap, numbers in zip(steps, gaps, followers, strict=True)
     )
     return tuple(first), calls, _seconds(end - max(ends, default=end))

@@ -39,22 +39,6 @@ def fingerprint_of(asked: Any) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Origin:
-    """Where a reply is recorded."""
-
-    run: str
-    """Id of the run."""
-    seq: int
-    head: str
-    """Hash of the record, which no other record of any run has."""
-
-    def to_json(self, usage: Any = None) -> dict[str, Any]:
-        """Return it as it is recorded with an answer that was replayed; `usage` was not paid again."""
-        unpaid = {"unpaid": usage} if usage else {}
-        return {"run": self.run, "seq": self.seq, "head": self.head, **unpaid}
-
-
-@attrs.frozen(kw_only=True)
 class RecordedReply(RecordedResult):
     """The result of a step in a source, the output of a chat model or an endpoint, or the reply of a judge."""
 
@@ -63,7 +47,10 @@ class RecordedReply(RecordedResult):
     name: str
     kind: StepKind = "model"
     fingerprint: str
-    origin: Origin
+    run: str
+    """Id of the run that has recorded it, with `seq` the number of its record there."""
+    head: str
+    """Hash of that record, which no other record of any run has."""
     input: Any = None
     """What was asked, completely; None: the source does not have it."""
     facts: Any = None
@@ -79,6 +66,12 @@ class RecordedReply(RecordedResult):
     def key(self) -> Key:
         """What identifies it in its trial."""
         return self.name, self.fingerprint
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """Where it is recorded, as it is noted for an answer or a verdict; its usage was not paid again."""
+        unpaid = {"unpaid": self.usage} if self.usage else {}
+        return {"run": self.run, "seq": self.seq, "head": self.head, **unpaid}
 
     @property
     def all_inner(self) -> Iterator["RecordedReply"]:
@@ -121,9 +114,9 @@ class RecordedReply(RecordedResult):
                 elapsed=0.0,
                 parent=parent,
                 continues=continues,
-                source_run=self.origin.run,
-                source_seq=self.origin.seq,
-                source_head=self.origin.head,
+                source_run=self.run,
+                source_seq=self.seq,
+                source_head=self.head,
                 unpaid=self.usage,
             )
         )
@@ -133,8 +126,6 @@ class RecordedReply(RecordedResult):
 class TrialReplies:
     """What a source has recorded for one trial."""
 
-    trial: str
-    """Its id in the source."""
     steps: tuple[RecordedReply, ...] = ()
     """Those that the task itself has called, in the order in which they started; others are inside them."""
     has_output: bool = False

@@ -34,7 +34,6 @@ from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.steps.attempt_steps import Key
 from evaljournal.runner.steps.replies.recorded import (
     CALL,
-    Origin,
     RecordedReply,
     TrialKey,
     TrialReplies,
@@ -72,8 +71,6 @@ class TrialRecords:
     case: str
     locations: "array[int]" = attrs.field(factory=lambda: array("q"))
     """Packed locations, in the order of the records."""
-    is_judged: bool = False
-    """Whether there are replies of judges; only then are the ends of scorer calls among the records."""
     has_output: bool = False
 
 
@@ -96,7 +93,7 @@ class ReplySource:
     _starts: list[str] = attrs.field(init=False, factory=list[str])
     """Hashes of the starts of the run and its sessions."""
     _sessions: list[int] = attrs.field(init=False, factory=list[int])
-    """The records that start sessions."""
+    """The records that start the run and its sessions."""
     _trials: dict[str, TrialRecords] = attrs.field(init=False, factory=dict[str, TrialRecords])
     _records: dict[int, Record] = attrs.field(init=False, factory=dict[int, Record])
     """The first records of a run, by location, which need not be read again."""
@@ -112,10 +109,7 @@ class ReplySource:
         match event := record.event:
             case events.SegmentOpened():
                 self.run = event.run
-            case events.RunStarted():
-                self._starts.append(record.h)
-                self.definition = event.definition
-            case events.SessionStarted():
+            case events.RunStarted() | events.SessionStarted():
                 self._starts.append(record.h)
                 self._sessions.append(record.seq)
                 self.definition = event.definition or self.definition
@@ -128,28 +122,23 @@ class ReplySource:
                 pass
             case events.Noted() if event.name not in _NOTES:
                 pass
-            case events.AttemptStarted() | events.Noted() | events.StepCompleted():
-                self.has_replies = True
-                self._locate(event.trial, record)
             case (
-                events.StepFailed()
-                | events.StepReused()
+                events.AttemptStarted()
                 | events.AttemptSucceeded()
+                | events.Noted()
+                | events.StepCompleted()
+                | events.StepFailed()
+                | events.StepReused()
                 | events.TrialScored()
                 | events.ScoringFailed()
-            ):
-                self._locate(event.trial, record)
+            ) if (entry := self._trials.get(event.trial)) is not None:
+                self.has_replies |= isinstance(event, events.AttemptStarted | events.Noted | events.StepCompleted)
+                entry.has_output |= isinstance(event, events.AttemptSucceeded)
+                entry.locations.append(pack_location(record))
+                if record.segment == 1 and record.offset < _KEPT_BYTES:
+                    self._records[entry.locations[-1]] = record
             case _:
                 pass
-
-    def _locate(self, trial: str, record: Record) -> None:
-        entry, event = self._trials.get(trial), record.event
-        if entry is not None and (entry.is_judged or not isinstance(event, events.TrialScored | events.ScoringFailed)):
-            entry.is_judged = entry.is_judged or (isinstance(event, events.Noted) and event.name == JUDGE_NOTE)
-            entry.locations.append(pack_location(record))
-            entry.has_output = entry.has_output or isinstance(record.event, events.AttemptSucceeded)
-            if record.segment == 1 and record.offset < _KEPT_BYTES:
-                self._records[entry.locations[-1]] = record
 
     def end_pass(self, *, pools: bool) -> None:
         """End the first pass; with `pools`, the replies of all trials can be used by any one."""
@@ -184,10 +173,10 @@ class ReplySource:
         recorded_key = key if repeat <= self._repeats else (fingerprint, variant, 1)
         return any(entry.has_output for entry in self._entries.get(recorded_key, ()))
 
-    def pooled(self, key: Key, used: AbstractSet[Origin]) -> RecordedReply | None:
+    def pooled(self, key: Key, used: AbstractSet[str]) -> RecordedReply | None:
         """Return the first reply of any trial that has a key and is not used yet."""
         replies = (reply for entry in self._pool.get(key, ()) for reply in self._read(entry).usable_elsewhere)
-        return next((reply for reply in replies if reply.key == key and reply.origin not in used), None)
+        return next((reply for reply in replies if reply.key == key and reply.head not in used), None)
 
     def trials(self) -> Iterator[tuple[TrialRecords, list[Record], TrialReplies]]:
         """Yield all trials with their records and replies."""
@@ -301,7 +290,7 @@ class _TrialReader:
             steps += _tree(replies)
         answer = [] if self._answer is None else [attrs.evolve(self._answer, inner=tuple(steps))]
         calls = *answer, *self._verdicts
-        return TrialReplies(trial=self._entry.trial, steps=tuple(steps), has_output=self._has_output, calls=calls)
+        return TrialReplies(steps=tuple(steps), has_output=self._has_output, calls=calls)
 
     def _reply_to_call(self, key: Key, asked: Any, output: Any, note: str, record: Record) -> RecordedReply:
         """Return the reply to a call that is no step; a note before it has its usage."""
@@ -314,7 +303,8 @@ class _TrialReader:
             output=output,
             usage=facts.pop("usage", None) or self._notes.pop(REPLAYED, {}).get("unpaid"),
             facts=facts,
-            origin=self._origin(record),
+            run=self._source.run,
+            head=record.h,
         )
 
     def _add_verdict(self, value: Mapping[str, Any], record: Record) -> None:
@@ -357,15 +347,13 @@ class _TrialReader:
             name=event.name,
             kind=event.kind,
             fingerprint=event.fingerprint,
-            origin=self._origin(record),
+            run=self._source.run,
+            head=record.h,
             input=step.input,
             reusable=is_replayed or bool(step.error) or step.reusable,
             error=step.error,
             message=step.message,
         )
-
-    def _origin(self, record: Record) -> Origin:
-        return Origin(run=self._source.run, seq=record.seq, head=record.h)
 
 
 def _tree(replies: Iterable[tuple[RecordedReply, int]]) -> tuple[RecordedReply, ...]:
