@@ -63,11 +63,10 @@ def run_from_steps(
     with user_code():
         evaluation, location = locate_evaluation(path, reference, verb="what-if", trust=trust, state=state)
     overrides: dict[str, Any] = recorded_overrides(state.settings)
-    limit = parse_budget("budget", list(budget)) if budget else None
-    total_repeats = repeats or int(state.settings.get("repeats") or 1)
-    settings = {**overrides, "replies": [str(path)], "repeats": total_repeats, "offline": False, "on_miss": None}
-    settings |= {} if limit is None else {"budget": limit}
     recorded_repeats = int(state.settings.get("repeats") or 1)
+    total_repeats = repeats or recorded_repeats
+    settings = {**overrides, "replies": [str(path)], "repeats": total_repeats, "offline": False, "on_miss": None}
+    settings |= {"budget": parse_budget("budget", list(budget))} if budget else {}
     for expected in estimates:
         echo(_estimate_text(expected, total_repeats / recorded_repeats, len(view.state.trials), model), err=True)
 
