@@ -54,8 +54,8 @@ def run_from_steps(
     rewrites = [Rewrite(number, model, None if system is None else _read(system)) for number in dict.fromkeys(from_steps)]
     view = open_intact_run(path)
     estimates = [LiveEstimate(rewrite) for rewrite in rewrites]
-    for _, _, replies in open_source(str(path)).trials():
-        for expected in estimates if replies.has_output else ():
+    for entry, _, replies in open_source(str(path)).trials():
+        for expected in estimates if entry.has_output else ():
             expected.add([step for step in replies.all_steps if not step.error], repricing)
     for expected in estimates:
         expected.check(path)

@@ -19,10 +19,8 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Blob, Record, events, read
-from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import is_run
-from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
@@ -45,8 +43,6 @@ QUESTION: Final = "question"
 """In a packed file, the fingerprint of what a judge was asked, in place of its prompt."""
 _NOTES: Final = frozenset({ANSWER, JUDGE_NOTE, JUDGE_USAGE, REPLAYED})
 _NAME_CHARS: Final = 80
-_KEPT_BYTES: Final = 16 << 20
-"""Bytes of a run whose records are kept in memory after the first pass."""
 _DESTINATION: Final = ("base_url", "url", "method", "output_path", "error_path", "done_path")
 """Where a call goes, and which part of the reply is the output."""
 
@@ -95,8 +91,6 @@ class ReplySource:
     _sessions: list[int] = attrs.field(init=False, factory=list[int])
     """The records that start the run and its sessions."""
     _trials: dict[str, TrialRecords] = attrs.field(init=False, factory=dict[str, TrialRecords])
-    _records: dict[int, Record] = attrs.field(init=False, factory=dict[int, Record])
-    """The first records of a run, by location, which need not be read again."""
     _pool: dict[Key, list[TrialRecords]] = attrs.field(init=False, factory=dict[Key, list[TrialRecords]])
     """Key → trials with a reply that has it; empty unless replies of any trial are used."""
     _entries: dict[TrialKey, list[TrialRecords]] = attrs.field(init=False, factory=dict[TrialKey, list[TrialRecords]])
@@ -135,8 +129,6 @@ class ReplySource:
                 self.has_replies |= isinstance(event, events.AttemptStarted | events.Noted | events.StepCompleted)
                 entry.has_output |= isinstance(event, events.AttemptSucceeded)
                 entry.locations.append(pack_location(record))
-                if record.segment == 1 and record.offset < _KEPT_BYTES:
-                    self._records[entry.locations[-1]] = record
             case _:
                 pass
 
@@ -181,16 +173,11 @@ class ReplySource:
     def trials(self) -> Iterator[tuple[TrialRecords, list[Record], TrialReplies]]:
         """Yield all trials with their records and replies."""
         for entry in self._trials.values():
-            records = self._records_of(entry)
+            records = self.records_at(entry.locations)
             yield entry, records, self._replies_in(entry, records)
 
     def _read(self, entry: TrialRecords) -> TrialReplies:
-        return self._replies_in(entry, self._records_of(entry))
-
-    def _records_of(self, entry: TrialRecords) -> list[Record]:
-        if all(location in self._records for location in entry.locations):
-            return [with_loaded_blobs(self._records[location], DISK) for location in entry.locations]
-        return self.records_at(entry.locations)
+        return self._replies_in(entry, self.records_at(entry.locations))
 
     def _replies_in(self, entry: TrialRecords, records: Iterable[Record]) -> TrialReplies:
         trial = _TrialReader(self, entry)
@@ -253,7 +240,6 @@ class _TrialReader:
         self._request: Any = None
         self._notes: dict[str, dict[str, Any]] = {}
         """Name → last note of that name."""
-        self._has_output = False
         self._answer: RecordedReply | None = None
         self._verdicts: list[RecordedReply] = []
         self._open_verdicts: list[tuple[str, list[str], RecordedReply]] = []
@@ -265,7 +251,6 @@ class _TrialReader:
             case events.AttemptStarted():
                 self._request = event.request
             case events.AttemptSucceeded():
-                self._has_output = True
                 if self._request is not None:
                     asked = None if self._source.sha256 else self._source.asked(self._request, self._entry.key[1])
                     fingerprint = self._request if asked is None else fingerprint_of(asked)
@@ -284,13 +269,13 @@ class _TrialReader:
     def result(self) -> TrialReplies:
         """Return the replies; without an output, also those of earlier attempts."""
         steps, used_seqs = list[RecordedReply](), set[int]()
-        for number in sorted(self._attempts, reverse=True)[: 1 if self._has_output else None]:
+        for number in sorted(self._attempts, reverse=True)[: 1 if self._entry.has_output else None]:
             replies = [pair for pair in self._attempts[number] if pair[0].seq not in used_seqs]
             used_seqs.update(reply.seq for reply, _ in replies)
             steps += _tree(replies)
         answer = [] if self._answer is None else [attrs.evolve(self._answer, inner=tuple(steps))]
         calls = *answer, *self._verdicts
-        return TrialReplies(steps=tuple(steps), has_output=self._has_output, calls=calls)
+        return TrialReplies(steps=tuple(steps), calls=calls)
 
     def _reply_to_call(self, key: Key, asked: Any, output: Any, note: str, record: Record) -> RecordedReply:
         """Return the reply to a call that is no step; a note before it has its usage."""
