@@ -176,7 +176,7 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
     if not values:
         return None
     limits = parse_limits(values, view.state.settings.get("limits")) or {}
-    if options["tpm"] and not counts["with_tokens"]:
+    if options["tpm"] and total_usage(view.state.usage, "input_tokens") is None:
         raise UsageError(f"{path} has no recorded tokens, so --tpm has no effect", hint=_HOW_TO_RECORD)
     return limits
 

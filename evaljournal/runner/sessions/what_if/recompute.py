@@ -155,7 +155,10 @@ class _Recomputation(Session):
             merged_from=None,
             forked_from=None,
         )
-        chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
+        has_default = recorded.settings.get("slots") == ASYNC_SLOTS and "slots" not in (
+            recorded.settings.get("overridden") or ()
+        )
+        chosen = None if has_default and not self._change.slots else settings.slots
         return Plan(settings, _enqueued(recorded, trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
 
 
@@ -182,10 +185,6 @@ def _settings(recorded: Mapping[str, Any], change: Change) -> Settings:
         durability="os",
         grace=0.0,
     )
-
-
-def _has_chosen_slots(recorded: Mapping[str, Any]) -> bool:
-    return recorded.get("slots") != ASYNC_SLOTS or "slots" in (recorded.get("overridden") or ())
 
 
 def _scorer_slots(recorded: Mapping[str, Any], scorers: list[str], slots: int | None) -> dict[str, int]:

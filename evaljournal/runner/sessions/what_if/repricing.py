@@ -65,8 +65,7 @@ class Repricing:
 
     def usage_of(self, step: events.StepCompleted | RecordedReply) -> Any:
         """Return the usage of a step."""
-        model = _text(step.input.get("model") if isinstance(step.input, dict) else None) or step.name.partition(" ")[2]
-        return self._of_reply(step.usage, step.output, model, is_inner=True)
+        return self._of_reply(step.usage, step.output, model_of(step), is_inner=True)
 
     def _mark(self, trial: str, batch: int, *, is_judge: bool) -> None:
         (self._batched.add if batch else self._batched.discard)((trial, is_judge))
@@ -142,6 +141,11 @@ class Repricing:
             cache_writes=writes - writes_1h,
             cache_writes_1h=writes_1h,
         )
+
+
+def model_of(step: events.StepCompleted | events.StepFailed | RecordedReply) -> str:
+    """Return the model that a step asked for: that of its request, or the end of its name."""
+    return _text(step.input.get("model") if isinstance(step.input, dict) else None) or step.name.partition(" ")[2]
 
 
 def _text(value: object) -> str:
