@@ -13,6 +13,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
 from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.definition import used_task, variant_parameters
 from evaljournal.replay.state.trial import pack_location, unpack_location
 from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE
 from evaljournal.replay.state.usage_parts import REPLAYED
@@ -86,10 +88,8 @@ class ReplySource:
     definition: Any = None
     """What the run has recorded about its task."""
     has_replies: bool = attrs.field(init=False, default=False)
-    _starts: list[str] = attrs.field(init=False, factory=list[str])
-    """Hashes of the starts of the run and its sessions."""
-    _sessions: list[int] = attrs.field(init=False, factory=list[int])
-    """The records that start the run and its sessions."""
+    _starts: list[tuple[int, str]] = attrs.field(init=False, factory=list[tuple[int, str]])
+    """The records that start the run and its sessions, with their hashes."""
     _trials: dict[str, TrialRecords] = attrs.field(init=False, factory=dict[str, TrialRecords])
     _pool: dict[Key, list[TrialRecords]] = attrs.field(init=False, factory=dict[Key, list[TrialRecords]])
     """Key → trials with a reply that has it; empty unless replies of any trial are used."""
@@ -104,8 +104,7 @@ class ReplySource:
             case events.SegmentOpened():
                 self.run = event.run
             case events.RunStarted() | events.SessionStarted():
-                self._starts.append(record.h)
-                self._sessions.append(record.seq)
+                self._starts.append((record.seq, record.h))
                 self.definition = event.definition or self.definition
             case events.TrialEnqueued():
                 key = event.fingerprint, event.variant, event.repeat
@@ -143,7 +142,7 @@ class ReplySource:
     @property
     def is_own(self) -> bool:
         """Whether this user has written it on this machine: its sessions, and all records up to the end of the last one."""
-        return not self.sha256 and own_hashes(self.run).issuperset([*self._starts, self.head])
+        return not self.sha256 and own_hashes(self.run).issuperset([*(h for _, h in self._starts), self.head])
 
     @property
     def identity(self) -> dict[str, str]:
@@ -190,14 +189,13 @@ class ReplySource:
 
     def asked(self, request: Any, variant: str) -> dict[str, Any]:
         """Return what the call of a variant with a request asked."""
-        definition: Mapping[str, Any] = self.definition if isinstance(self.definition, Mapping) else {}
-        parameters = ((definition.get("variants") or {}).get(variant) or {}).get("parameters") or {}
+        parameters = variant_parameters(self.definition, variant)
         changes = {name: value for name, value in parameters.items() if value is not None}
-        return asked_of(request, {**(definition.get("task") or {}), **changes})
+        return asked_of(request, {**used_task(self.definition, variant), **changes})
 
     def session_at(self, seq: int) -> int:
         """Return the number of the session of a record."""
-        return bisect(self._sessions, seq)
+        return bisect(self._starts, seq, key=itemgetter(0))
 
 
 def open_run(name: str, *, pools: bool = False) -> ReplySource:
