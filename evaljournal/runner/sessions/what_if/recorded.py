@@ -112,7 +112,6 @@ class RecordedCalls:
         self._running: dict[str, _Running] = {}
         self._kept_steps: dict[str, dict[int, _Step]] = {}
         """Trial → the steps of interrupted attempts, which a later one may reuse."""
-        self._judges: set[str] = set()
 
     def apply(self, record: Record) -> None:
         """Add the next record."""
@@ -127,7 +126,6 @@ class RecordedCalls:
             case events.StepReused():
                 self._reuse(event, record.t)
             case events.ScorerCallStarted():
-                self._judges.add(event.scorer)
                 self.scorer_keys.setdefault(event.scorer, event.key)
             case events.ScorerCallFailed() | events.TrialScored() | events.ScoringFailed():
                 self._end_scoring(event, record.t)
@@ -141,7 +139,7 @@ class RecordedCalls:
     @property
     def scorers(self) -> list[str]:
         """Scorers whose calls take time: judges, and functions that took long."""
-        return sorted(self._judges)
+        return sorted({scorer for trial in self.trials.values() for scorer in trial.calls if scorer})
 
     @property
     def ended_trials(self) -> dict[str, RecordedTrial]:
@@ -210,7 +208,6 @@ class RecordedCalls:
                 return
             if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.calls:
                 return  # Another score of the same call.
-            self._judges.add(scorer)
         failure = None
         if isinstance(event, events.ScorerCallFailed):
             category = "unavailable" if event.category == "timed_out" else event.category
