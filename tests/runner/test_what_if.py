@@ -135,7 +135,7 @@ def check_own_time(seed: int) -> None:
     assert run.state.elapsed == pytest.approx(run.seconds(), rel=0, abs=0.001), seed
 
 
-@pytest.mark.parametrize("seed", [*range(10), 56, 197])  # The last two: agents whose calls overlap, behind known limits.
+@pytest.mark.parametrize("seed", [*range(10), 197, 302])  # The last two: calls that start together; failures that keep steps.
 def test_own_settings_give_the_own_wall_time(seed: int) -> None:
     """A run with failures, rate limits, judges, agents and known limits takes as long again as it took."""
     check_own_time(seed)
