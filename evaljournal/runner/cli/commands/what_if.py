@@ -19,10 +19,8 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.sessions.what_if.recompute import Change, recompute
 from evaljournal.runner.sessions.what_if.recorded import RecordedCalls
 from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_models
+from evaljournal.runner.steps.replies.source import HOW_TO_RECORD
 
-_HOW_TO_RECORD: Final = (
-    "chat models record tokens; `-s durable=http` records the model calls of a function, --gateway those of a command"
-)
 _SAME_ANSWERS: Final = "assumed: the model gives the same answers, in the same seconds, whatever the load"
 
 
@@ -160,7 +158,7 @@ def _check_tokens(path: Path, repricing: Repricing) -> None:
     if counts["priced"]:
         return
     problem = "has costs, but no tokens of a known model" if counts["kept"] else "has no recorded tokens"
-    raise UsageError(f"{path} {problem}, so other prices have no effect", hint=_HOW_TO_RECORD)
+    raise UsageError(f"{path} {problem}, so other prices have no effect", hint=HOW_TO_RECORD)
 
 
 def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any] | None:
@@ -177,7 +175,7 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
         return None
     limits = parse_limits(values, view.state.settings.get("limits")) or {}
     if options["tpm"] and total_usage(view.state.usage, "input_tokens") is None:
-        raise UsageError(f"{path} has no recorded tokens, so --tpm has no effect", hint=_HOW_TO_RECORD)
+        raise UsageError(f"{path} has no recorded tokens, so --tpm has no effect", hint=HOW_TO_RECORD)
     return limits
 
 

@@ -44,6 +44,10 @@ from evaljournal.runner.steps.replies.recorded import (
 QUESTION: Final = "question"
 """In a packed file, the fingerprint of what a judge was asked, in place of its prompt."""
 _NOTES: Final = frozenset({ANSWER, JUDGE_NOTE, JUDGE_USAGE, REPLAYED})
+HOW_TO_RECORD: Final = (
+    "calls of chat models, endpoints and judges are recorded; `-s durable=http` records the model calls of a function, "
+    "--gateway those of a command"
+)
 _NAME_CHARS: Final = 80
 _DESTINATION: Final = ("base_url", "url", "method", "output_path", "error_path", "done_path")
 """Where a call goes, and which part of the reply is the output."""
@@ -213,8 +217,7 @@ def open_run(name: str, *, pools: bool = False) -> ReplySource:
     for record in read(path, load_blobs=False):
         source.add(record)
     if not source.has_replies:
-        hint = "calls are recorded by steps (durable), -s durable=http, --gateway, and for chat models and endpoints"
-        raise UsageError(f"{name} has recorded no replies", hint=hint)
+        raise UsageError(f"{name} has recorded no replies", hint=HOW_TO_RECORD)
     if isinstance(source.definition, Blob):
         source.definition = source.definition.load()
     source.end_pass(pools=pools)
