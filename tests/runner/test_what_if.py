@@ -17,7 +17,7 @@ from evaljournal.replay.state.usage import JUDGE_USAGE, add, noted_usage
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.calls.usage import priced_usage
-from evaljournal.runner.sessions.what_if.recompute import Change, recompute
+from evaljournal.runner.sessions.what_if.recompute import recompute
 from evaljournal.runner.sessions.what_if.recorded import RecordedCalls
 from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_models
 from evaljournal.runner.steps.admission import LimitedCall
@@ -37,7 +37,7 @@ class Recorded:
 
     def seconds(self, **change: Any) -> float:
         """Return the wall time under other settings."""
-        return recompute(self.calls, Change(**change))
+        return recompute(self.calls, **change)
 
 
 def record(defined: AnyEvaluation) -> Recorded:

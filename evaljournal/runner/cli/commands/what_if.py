@@ -16,7 +16,7 @@ from evaljournal.runner.cli.terminal.display import open_intact_run, print_json,
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.definition.limits import describe_limits, parse_limits
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.sessions.what_if.recompute import Change, recompute
+from evaljournal.runner.sessions.what_if.recompute import recompute
 from evaljournal.runner.sessions.what_if.recorded import RecordedCalls
 from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_models
 from evaljournal.runner.steps.replies.source import HOW_TO_RECORD
@@ -124,11 +124,11 @@ def _computed(
     open_intact_run(path, apply=apply, run=view)
     if repricing is not None:
         _check_tokens(path, repricing)
-    change, elapsed = Change(), view.state.elapsed
+    declared, elapsed = None, view.state.elapsed
     own_seconds, seconds = None, None if batch else elapsed
     if changes_times:
-        change = Change(limits=_limits(view, calls, limits), slots=slots)
-        own_seconds, seconds = recompute(calls, Change()), recompute(calls, change)
+        declared = _limits(view, calls, limits)
+        own_seconds, seconds = recompute(calls), recompute(calls, limits=declared, slots=slots)
     usages = view.state.usage, view.state.usage if repricing is None else repricing.usage
     old, new = (
         {
@@ -145,9 +145,9 @@ def _computed(
         "recorded": {**old, "seconds": elapsed},
         "recomputed_seconds": own_seconds,
         "what_if": {**new, "seconds": seconds},
-        "limits": change.limits,
-        "slots": change.slots,
-        "assumptions": [*assumptions, *(_time_assumptions(calls, change) if changes_times else ())],
+        "limits": declared,
+        "slots": slots,
+        "assumptions": [*assumptions, *(_time_assumptions(calls, declared) if changes_times else ())],
     }
 
 
@@ -196,14 +196,14 @@ def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
     yield ["wall time", duration(old["seconds"]), *check, new_seconds, _factor(own_seconds, new["seconds"])]
 
 
-def _time_assumptions(calls: RecordedCalls, change: Change) -> Iterator[str]:
+def _time_assumptions(calls: RecordedCalls, limits: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what the wall time assumes, as far as it applies to the run."""
     yield "assumed: no time of the process itself; no budget, deadline or limit on failures"
-    if change.limits is not None:
-        yield f"limits of each model: {printable(describe_limits(change.limits), 500) or 'none'}"
+    if limits is not None:
+        yield f"limits of each model: {printable(describe_limits(limits), 500) or 'none'}"
     if rate_limited := calls.counts["rate_limited"]:
         rejected = plural(rate_limited, "rate-limited attempt")
-        if change.limits is not None:
+        if limits is not None:
             yield f"assumed: {rejected} are not rate limited, because the limits are kept"
         else:
             yield f"assumed: {rejected} are so again; --rpm and --tpm declare the limits of the provider instead"
