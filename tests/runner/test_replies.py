@@ -30,7 +30,7 @@ from evaljournal.runner.runs.sources import verify_sources
 from evaljournal.runner.steps.replies import packed
 from evaljournal.runner.steps.replies.offline import PLACEHOLDER, OfflineError, offline
 from evaljournal.runner.steps.replies.packed import open_packed, pack
-from evaljournal.runner.steps.replies.source import open_run
+from evaljournal.runner.steps.replies.source import ReplySource, open_run
 from tests import sdk_agents
 from tests.journal.samples import change_with_hashes
 from tests.judge_server import judge_server
@@ -535,6 +535,14 @@ def test_an_endpoint_is_answered(tmp_path: Path, server: Server, name: str) -> N
     assert 3 == len(server.requests(name))
     assert all('output_path":"outputs"' in event.message for event in events(missed, AttemptFailed))
     assert 3 == len(events(missed, AttemptFailed))
+
+
+@pytest.mark.parametrize("definition", [None, [], {"task": 3, "variants": ["a"]}, {"task": {}, "variants": {"a": 1}}])
+def test_a_foreign_definition_is_data(definition: Any) -> None:
+    """One of another shape names no destination of the calls."""
+    source = ReplySource("run", list, definition=definition)  # type: ignore[arg-type]  # no record is read
+
+    assert {"request": "?"} == source.asked("?", "a")
 
 
 def test_recorded_calls_pass_no_gate(tmp_path: Path, server: Server, name: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import orjson
 
 from evaljournal.journal import JournalError, Record, events, read
@@ -24,19 +23,12 @@ from evaljournal.runner.runs.verification import SourceVerification
 from evaljournal.runner.steps.replies.packed import open_packed
 
 _CHECK = "sources"
+_Place = tuple[str, int]
+"""Id of a run, and a record there."""
 _Content = tuple[str, str, str, bytes]
 """Hash of the record, name and fingerprint of a step, and its output as JSON."""
-
-
-@attrs.frozen
-class _Replayed:
-    """A reply that the run has replayed."""
-
-    seq: int
-    """Its record in the run."""
-    source: tuple[str, int]
-    """Id of the source's run, and the record there."""
-    content: _Content
+_Replayed = tuple[int, _Place, _Content]
+"""A record of the run that has replayed a reply, the place of the reply in its source, and what it has of it."""
 
 
 def verify_sources(path: Path) -> SourceVerification:
@@ -48,56 +40,55 @@ def verify_sources(path: Path) -> SourceVerification:
         if isinstance(record.event, events.RunStarted | events.SessionStarted) and isinstance(record.event.settings, dict):
             recorded = record.event.settings.get("reply_sources")
             sources = recorded if isinstance(recorded, list) else sources
-        replayed += _replayed(record, notes)
-    contents: dict[tuple[str, int], _Content] = {}
+        if (reply := _replayed(record, notes)) is not None:
+            replayed.append(reply)
+    contents: dict[_Place, _Content] = {}
     findings: list[Finding] = []
-    wanted = {reply.source for reply in replayed}
+    places = {place for _, place, _ in replayed}
     for source in sources:
         fields = source if isinstance(source, dict) else {}
         name = str(fields.get("path", ""))
         try:
-            contents.update(_contents(name, fields, wanted))
+            contents.update(_contents(name, fields, places))
         except (UsageError, JournalError, OSError) as exc:
             findings.append(Finding(1, _CHECK, f"the source {printable(name)} cannot be used: {printable(str(exc), 300)}"))
-    findings += [finding for reply in replayed if (finding := _compare(reply, contents.get(reply.source))) is not None]
+    for seq, place, content in replayed:
+        if problem := _difference(place, content, contents.get(place)):
+            findings.append(Finding(seq, _CHECK, problem))
     return SourceVerification(len(replayed) - sum(finding.seq > 1 for finding in findings), tuple(findings))
 
 
-def _replayed(record: Record, notes: dict[str, tuple[int, dict[str, Any]]]) -> Iterator[_Replayed]:
-    """Yield the reply that a record has replayed; `notes` has the last note of each trial about an answer or a verdict."""
+def _replayed(record: Record, notes: dict[str, tuple[int, dict[str, Any]]]) -> _Replayed | None:
+    """Return the reply that a record has replayed; `notes` has the last note of each trial about an answer or a verdict."""
     match event := record.event:
         case events.StepReplayed():
             content = event.source_head, event.name, event.fingerprint, _json(event.output)
-            yield _Replayed(record.seq, (event.source_run, event.source_seq), content)
+            return record.seq, (event.source_run, event.source_seq), content
         case events.Noted(name=name, value=dict(value)) if name == REPLAYED:
             notes[event.trial] = record.seq, value
+            return None
         case events.AttemptSucceeded() if event.trial in notes:
-            yield from _noted(notes.pop(event.trial), event.output)
+            output: Any = event.output
         case events.Noted(name=name, value=dict(value)) if name == JUDGE_NOTE and event.trial in notes:
-            yield from _noted(notes.pop(event.trial), value.get("reply"))
+            output = value.get("reply")
         case _:
-            pass
-
-
-def _noted(note: tuple[int, dict[str, Any]], value: Any) -> Iterator[_Replayed]:
-    seq, fields = note
+            return None
+    seq, fields = notes.pop(event.trial)
     source_seq = fields.get("seq")
-    source = str(fields.get("run", "")), source_seq if isinstance(source_seq, int) else 0
-    yield _Replayed(seq, source, (str(fields.get("head", "")), "", "", _json(value)))
+    place = str(fields.get("run", "")), source_seq if isinstance(source_seq, int) else 0
+    return seq, place, (str(fields.get("head", "")), "", "", _json(output))
 
 
-def _compare(reply: _Replayed, content: _Content | None) -> Finding | None:
-    run, seq = reply.source
+def _difference(place: _Place, own: _Content, content: _Content | None) -> str:
+    run, seq = place
     if content is None:
-        return Finding(reply.seq, _CHECK, f"its reply is not in a source: record {seq} of run {printable(run, 40)}")
+        return f"its reply is not in a source: record {seq} of run {printable(run, 40)}"
     names = ("hash", "name", "fingerprint", "output")
-    differences = [name for name, own, other in zip(names, reply.content, content, strict=True) if own != other]
-    if not differences:
-        return None
-    return Finding(reply.seq, _CHECK, f"its reply differs from record {seq} of its source: {', '.join(differences)}")
+    differences = [name for name, value, other in zip(names, own, content, strict=True) if value != other]
+    return f"its reply differs from record {seq} of its source: {', '.join(differences)}" if differences else ""
 
 
-def _contents(name: str, fields: dict[str, Any], wanted: set[tuple[str, int]]) -> Iterator[tuple[tuple[str, int], _Content]]:
+def _contents(name: str, fields: dict[str, Any], places: set[_Place]) -> Iterator[tuple[_Place, _Content]]:
     """Yield the records of a source that replies came from; raise if it is not the one that was recorded."""
     if Path(name).is_file():
         packed = open_packed(name)
@@ -110,7 +101,7 @@ def _contents(name: str, fields: dict[str, Any], wanted: set[tuple[str, int]]) -
         if isinstance(record.event, events.SegmentOpened):
             run = record.event.run
         has_head = has_head or record.h == fields.get("head")
-        if (run, record.seq) in wanted:
+        if (run, record.seq) in places:
             yield (run, record.seq), _content(with_loaded_blobs(record, DISK))
     problem = verifier.result().problem
     if problem is not None or not has_head:

@@ -54,8 +54,8 @@ def run_from_steps(
     rewrites = [Rewrite(number, model, None if system is None else _read(system)) for number in dict.fromkeys(from_steps)]
     view = open_intact_run(path)
     estimates = [LiveEstimate(rewrite) for rewrite in rewrites]
-    for _, _, replies in open_source(str(path)).trials():
-        for expected in estimates if replies.has_output else ():
+    for entry, _, replies in open_source(str(path)).trials():
+        for expected in estimates if entry.has_output else ():
             expected.add([step for step in replies.all_steps if not step.error], repricing)
     for expected in estimates:
         expected.check(path)
@@ -63,11 +63,10 @@ def run_from_steps(
     with user_code():
         evaluation, location = locate_evaluation(path, reference, verb="what-if", trust=trust, state=state)
     overrides: dict[str, Any] = recorded_overrides(state.settings)
-    limit = parse_budget("budget", list(budget)) if budget else None
-    total_repeats = repeats or int(state.settings.get("repeats") or 1)
-    settings = {**overrides, "replies": [str(path)], "repeats": total_repeats, "offline": False, "on_miss": None}
-    settings |= {} if limit is None else {"budget": limit}
     recorded_repeats = int(state.settings.get("repeats") or 1)
+    total_repeats = repeats or recorded_repeats
+    settings = {**overrides, "replies": [str(path)], "repeats": total_repeats, "offline": False, "on_miss": None}
+    settings |= {"budget": parse_budget("budget", list(budget))} if budget else {}
     for expected in estimates:
         echo(_estimate_text(expected, total_repeats / recorded_repeats, len(view.state.trials), model), err=True)
 

@@ -16,13 +16,11 @@ from evaljournal.runner.cli.terminal.display import open_intact_run, print_json,
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.definition.limits import describe_limits, parse_limits
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.sessions.what_if.recompute import Change, recompute
+from evaljournal.runner.sessions.what_if.recompute import recompute
 from evaljournal.runner.sessions.what_if.recorded import RecordedCalls
 from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_models
+from evaljournal.runner.steps.replies.source import HOW_TO_RECORD
 
-_HOW_TO_RECORD: Final = (
-    "chat models record tokens; `-s durable=http` records the model calls of a function, --gateway those of a command"
-)
 _SAME_ANSWERS: Final = "assumed: the model gives the same answers, in the same seconds, whatever the load"
 
 
@@ -126,11 +124,11 @@ def _computed(
     open_intact_run(path, apply=apply, run=view)
     if repricing is not None:
         _check_tokens(path, repricing)
-    change, elapsed = Change(), view.state.elapsed
+    declared, elapsed = None, view.state.elapsed
     own_seconds, seconds = None, None if batch else elapsed
     if changes_times:
-        change = Change(limits=_limits(view, calls, limits), slots=slots)
-        own_seconds, seconds = recompute(calls, Change()), recompute(calls, change)
+        declared = _limits(view, calls, limits)
+        own_seconds, seconds = recompute(calls), recompute(calls, limits=declared, slots=slots)
     usages = view.state.usage, view.state.usage if repricing is None else repricing.usage
     old, new = (
         {
@@ -147,9 +145,9 @@ def _computed(
         "recorded": {**old, "seconds": elapsed},
         "recomputed_seconds": own_seconds,
         "what_if": {**new, "seconds": seconds},
-        "limits": change.limits,
-        "slots": change.slots,
-        "assumptions": [*assumptions, *(_time_assumptions(calls, change) if changes_times else ())],
+        "limits": declared,
+        "slots": slots,
+        "assumptions": [*assumptions, *(_time_assumptions(calls, declared) if changes_times else ())],
     }
 
 
@@ -160,7 +158,7 @@ def _check_tokens(path: Path, repricing: Repricing) -> None:
     if counts["priced"]:
         return
     problem = "has costs, but no tokens of a known model" if counts["kept"] else "has no recorded tokens"
-    raise UsageError(f"{path} {problem}, so other prices have no effect", hint=_HOW_TO_RECORD)
+    raise UsageError(f"{path} {problem}, so other prices have no effect", hint=HOW_TO_RECORD)
 
 
 def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any] | None:
@@ -176,8 +174,8 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
     if not values:
         return None
     limits = parse_limits(values, view.state.settings.get("limits")) or {}
-    if options["tpm"] and not counts["with_tokens"]:
-        raise UsageError(f"{path} has no recorded tokens, so --tpm has no effect", hint=_HOW_TO_RECORD)
+    if options["tpm"] and total_usage(view.state.usage, "input_tokens") is None:
+        raise UsageError(f"{path} has no recorded tokens, so --tpm has no effect", hint=HOW_TO_RECORD)
     return limits
 
 
@@ -198,14 +196,14 @@ def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
     yield ["wall time", duration(old["seconds"]), *check, new_seconds, _factor(own_seconds, new["seconds"])]
 
 
-def _time_assumptions(calls: RecordedCalls, change: Change) -> Iterator[str]:
+def _time_assumptions(calls: RecordedCalls, limits: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what the wall time assumes, as far as it applies to the run."""
     yield "assumed: no time of the process itself; no budget, deadline or limit on failures"
-    if change.limits is not None:
-        yield f"limits of each model: {printable(describe_limits(change.limits), 500) or 'none'}"
+    if limits is not None:
+        yield f"limits of each model: {printable(describe_limits(limits), 500) or 'none'}"
     if rate_limited := calls.counts["rate_limited"]:
         rejected = plural(rate_limited, "rate-limited attempt")
-        if change.limits is not None:
+        if limits is not None:
             yield f"assumed: {rejected} are not rate limited, because the limits are kept"
         else:
             yield f"assumed: {rejected} are so again; --rpm and --tpm declare the limits of the provider instead"

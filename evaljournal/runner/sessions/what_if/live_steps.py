@@ -13,8 +13,8 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.sessions.what_if.repricing import Repricing
 from evaljournal.runner.steps.replies.recorded import RecordedReply
 from evaljournal.runner.steps.replies.rewrite import DIALECTS, Rewrite
+from evaljournal.runner.steps.replies.source import HOW_TO_RECORD
 
-_HOW_TO_RECORD = "-s durable=http records the model calls of a function as steps, --gateway those of a command"
 _ENDPOINTS = {endpoint.replace("/", "."): endpoint for endpoint in DIALECTS}
 """Name of a step → its endpoint."""
 
@@ -49,7 +49,7 @@ class LiveEstimate:
         """Raise a `UsageError` if no trial has the step, or the calls cannot be sent as the rewrite wants it."""
         rewrite = self.rewrite
         if not self._longest:
-            raise UsageError(f"{path} has recorded no steps, so nothing can start from one", hint=_HOW_TO_RECORD)
+            raise UsageError(f"{path} has recorded no steps, so nothing can start from one", hint=HOW_TO_RECORD)
         if rewrite.from_step > self._longest:
             raise UsageError(
                 f"--from-step {rewrite.from_step} is beyond the last step of {path}; its longest trial has {self._longest}"
@@ -58,6 +58,6 @@ class LiveEstimate:
             return
         if "" in self._endpoints or not self._endpoints:
             problem = "are no requests over HTTP, which could be changed" if self._endpoints else "are none"
-            raise UsageError(f"the model calls of {path} from step {rewrite.from_step} on {problem}", hint=_HOW_TO_RECORD)
+            raise UsageError(f"the model calls of {path} from step {rewrite.from_step} on {problem}", hint=HOW_TO_RECORD)
         for endpoint in sorted(self._endpoints):
             rewrite.check(endpoint)

@@ -67,21 +67,15 @@ class _NoDisk(NullFiles):
         """Return at once: the clock is virtual."""
 
 
-@attrs.frozen(kw_only=True)
-class Change:
-    """What differs from the recorded run; None: as recorded."""
+def recompute(calls: RecordedCalls, *, limits: Mapping[str, Any] | None = None, slots: int | None = None) -> float:
+    """Return how many seconds a run takes with other slots, or under other limits; None: as recorded.
 
-    limits: Mapping[str, Any] | None = None
-    """All declared limits, those of the run included."""
-    slots: int | None = None
-
-
-def recompute(calls: RecordedCalls, change: Change) -> float:
-    """Return how many seconds a run takes."""
+    `limits` are all that are declared, those of the run included.
+    """
     from trio.testing import MockClock  # noqa: PLC0415  # only for virtual time
 
     _seed_scheduler()
-    session = _Recomputation(calls, change)
+    session = _Recomputation(calls, limits, slots)
     return trio.run(session.run, clock=MockClock(autojump_threshold=0)).state.elapsed
 
 
@@ -95,7 +89,7 @@ def _seed_scheduler() -> None:
 class _Recomputation(Session):
     """See the module."""
 
-    def __init__(self, calls: RecordedCalls, change: Change) -> None:
+    def __init__(self, calls: RecordedCalls, limits: Mapping[str, Any] | None, slots: int | None) -> None:
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
             Evaluation(
@@ -111,16 +105,17 @@ class _Recomputation(Session):
             environment=lambda: environment,
         )
         self._calls = calls
-        self._change = change
+        self._limits = limits
+        self._slots = slots
 
     def _plan(self, state: RunState) -> Plan:  # noqa: ARG002  # it is new
         calls, recorded = self._calls, self._calls.state
         assert recorded.started is not None
-        settings = _settings(recorded.settings, self._change)
+        settings = _settings(recorded.settings, self._limits, self._slots)
         if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
             settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
         trials = calls.ended_trials
-        remaining = {name: _remaining(trial, replays_429s=self._change.limits is None) for name, trial in trials.items()}
+        remaining = {name: _remaining(trial, replays_429s=self._limits is None) for name, trial in trials.items()}
         tasks = {
             key: RecordedTask(
                 remaining,
@@ -146,7 +141,7 @@ class _Recomputation(Session):
         if len(tasks) == 1:  # A session names its only lane by an empty key.
             tasks = {"": task}
         keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
-        slots = _scorer_slots(recorded.settings, calls.scorers, self._change.slots)
+        slots = _scorer_slots(recorded.settings, calls.scorers, self._slots)
         started = evolve_fact(
             recorded.started,
             definition=None,
@@ -155,7 +150,10 @@ class _Recomputation(Session):
             merged_from=None,
             forked_from=None,
         )
-        chosen = settings.slots if self._change.slots or _has_chosen_slots(recorded.settings) else None
+        has_default = recorded.settings.get("slots") == ASYNC_SLOTS and "slots" not in (
+            recorded.settings.get("overridden") or ()
+        )
+        chosen = None if has_default and not self._slots else settings.slots
         return Plan(settings, _enqueued(recorded, trials), started, slots, evaluation, keys, list(names), chosen_slots=chosen)
 
 
@@ -166,26 +164,22 @@ def _enqueued(recorded: RunState, names: Iterable[str]) -> Iterator[Trial]:
         yield Trial(case=Case(name=trial.case, input=name), variant=trial.variant, repeat=trial.repeat)
 
 
-def _settings(recorded: Mapping[str, Any], change: Change) -> Settings:
+def _settings(recorded: Mapping[str, Any], limits: Mapping[str, Any] | None, slots: int | None) -> Settings:
     """Return the recorded settings that decide when calls start; a policy of the user is replaced."""
     policy, seed, timeout, reuse = (recorded.get(name) for name in ("policy", "seed", "timeout", "reuse_steps"))
     return Settings(
-        slots=change.slots or recorded.get("slots") or ASYNC_SLOTS,
+        slots=slots or recorded.get("slots") or ASYNC_SLOTS,
         timeout=timeout if isinstance(timeout, int | float) else None,
         retry=Retry.from_settings(recorded) if "retry" in recorded else Retry(),
         policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
         seed=seed if isinstance(seed, int) else 0,
-        limits=recorded.get("limits") if change.limits is None else change.limits,
+        limits=recorded.get("limits") if limits is None else limits,
         stop_on_same_error=None,
         record_requests=False,
         reuse_steps=reuse if reuse in REUSES else "never",  # Retries depend on it, although no step is reusable.
         durability="os",
         grace=0.0,
     )
-
-
-def _has_chosen_slots(recorded: Mapping[str, Any]) -> bool:
-    return recorded.get("slots") != ASYNC_SLOTS or "slots" in (recorded.get("overridden") or ())
 
 
 def _scorer_slots(recorded: Mapping[str, Any], scorers: list[str], slots: int | None) -> dict[str, int]:

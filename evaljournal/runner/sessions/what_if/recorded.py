@@ -17,9 +17,10 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay import RunState
 from evaljournal.replay.state.answers import ANSWER
-from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE, is_amount
+from evaljournal.replay.state.usage import JUDGE_NOTE, is_amount, noted_usage
 from evaljournal.runner.calls.call_size import CallSize, max_output
 from evaljournal.runner.retries.classify import Failure
+from evaljournal.runner.sessions.what_if.repricing import model_of
 
 _MAX_SECONDS: Final = 1e8
 """Three years: a longer time of a foreign record would never end on a virtual clock, either."""
@@ -107,11 +108,10 @@ class RecordedCalls:
         self.agent_keys: set[str] = set()
         """Rate-limit keys of attempts whose model calls were recorded as steps."""
         self.counts = Counter[str]()
-        """Calls that were `batched`, `rate_limited` or recorded `with_tokens`, and `advertised` limits."""
+        """Attempts that were `batched` or `rate_limited`, and `advertised` limits."""
         self._running: dict[str, _Running] = {}
         self._kept_steps: dict[str, dict[int, _Step]] = {}
         """Trial → the steps of interrupted attempts, which a later one may reuse."""
-        self._judges: set[str] = set()
 
     def apply(self, record: Record) -> None:
         """Add the next record."""
@@ -126,7 +126,6 @@ class RecordedCalls:
             case events.StepReused():
                 self._reuse(event, record.t)
             case events.ScorerCallStarted():
-                self._judges.add(event.scorer)
                 self.scorer_keys.setdefault(event.scorer, event.key)
             case events.ScorerCallFailed() | events.TrialScored() | events.ScoringFailed():
                 self._end_scoring(event, record.t)
@@ -140,7 +139,7 @@ class RecordedCalls:
     @property
     def scorers(self) -> list[str]:
         """Scorers whose calls take time: judges, and functions that took long."""
-        return sorted(self._judges)
+        return sorted({scorer for trial in self.trials.values() for scorer in trial.calls if scorer})
 
     @property
     def ended_trials(self) -> dict[str, RecordedTrial]:
@@ -179,7 +178,7 @@ class RecordedCalls:
                 seconds=_seconds(t - start),
                 failure=failure,
                 has_timed_out=isinstance(event, events.AttemptTimedOut),
-                usage=self._tokens(usage),
+                usage=_tokens(usage),
                 size=_size(usage, running.max_output),
                 first_calls=first_calls,
                 calls=calls,
@@ -191,12 +190,8 @@ class RecordedCalls:
         if event.kind != "model" or event.phase != "task" or event.parent:
             return
         usage = event.usage if isinstance(event, events.StepCompleted) else None
-        request: Any = event.input if isinstance(event.input, dict) else {}
-        model = request.get("model")
-        if not isinstance(model, str):
-            model = event.name.partition(" ")[2]
         waited, elapsed = _seconds(event.waited), _seconds(event.elapsed)
-        step = elapsed, model, self._tokens(usage), max_output(request)
+        step = elapsed, model_of(event), _tokens(usage), max_output(event.input if isinstance(event.input, dict) else {})
         self._running[event.trial].steps.append((event.step, record.t - elapsed - waited, record.t - elapsed, step))
         self._kept_steps.setdefault(event.trial, {})[record.seq] = step
 
@@ -213,7 +208,6 @@ class RecordedCalls:
                 return
             if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.calls:
                 return  # Another score of the same call.
-            self._judges.add(scorer)
         failure = None
         if isinstance(event, events.ScorerCallFailed):
             category = "unavailable" if event.category == "timed_out" else event.category
@@ -225,22 +219,18 @@ class RecordedCalls:
 
     def _note(self, event: events.Noted) -> None:
         value: Any = event.value if isinstance(event.value, dict) else {}
-        model, running = value.get("model"), self._running.get(event.trial)
-        if event.name == JUDGE_NOTE and isinstance(scorer := value.get("scorer"), str) and isinstance(model, str):
+        scorer, model = value.get("scorer"), value.get("model")
+        if event.name == JUDGE_NOTE and isinstance(scorer, str) and isinstance(model, str):
             self.judge_models.setdefault(scorer, model)
-        elif event.name == JUDGE_USAGE:
-            self._tokens(value.get("usage"))
-        elif running is not None and event.name == ANSWER:
-            running.usage = value.get("usage")
-        elif running is not None and event.name == "usage":
-            running.usage = value
+        elif event.name in {ANSWER, "usage"} and event.trial in self._running:
+            self._running[event.trial].usage = noted_usage(event.name, event.value)
 
-    def _tokens(self, usage: Any) -> Mapping[str, Any] | None:
-        """Return usage if it has tokens, which rate limits count."""
-        if not isinstance(usage, dict) or not is_amount(usage.get("input_tokens")):
-            return None
-        self.counts["with_tokens"] += 1
-        return {name: usage[name] for name in ("input_tokens", "output_tokens", "cached_tokens") if name in usage}
+
+def _tokens(usage: Any) -> Mapping[str, Any] | None:
+    """Return usage if it has tokens, which rate limits count."""
+    if not isinstance(usage, dict) or not is_amount(usage.get("input_tokens")):
+        return None
+    return {name: usage[name] for name in ("input_tokens", "output_tokens", "cached_tokens") if name in usage}
 
 
 def _seconds(value: float) -> float:

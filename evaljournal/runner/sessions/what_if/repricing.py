@@ -65,9 +65,7 @@ class Repricing:
 
     def usage_of(self, step: events.StepCompleted | RecordedReply) -> Any:
         """Return the usage of a step."""
-        model = step.input.get("model") if isinstance(step.input, dict) else None
-        model = model if isinstance(model, str) else step.name.partition(" ")[2]
-        return self._of_reply(step.usage, step.output, model, is_inner=True)
+        return self._of_reply(step.usage, step.output, model_of(step), is_inner=True)
 
     def _mark(self, trial: str, batch: int, *, is_judge: bool) -> None:
         (self._batched.add if batch else self._batched.discard)((trial, is_judge))
@@ -76,19 +74,14 @@ class Repricing:
         value = event.value
         if not isinstance(value, dict):
             return value
-        if event.name not in {ANSWER, JUDGE_USAGE}:
-            if event.name != "usage":
-                return value
-            model = value.get("model")
-            return self._price(value, model if isinstance(model, str) else "", "", 0)
-        model = value.get("served_model") or value.get("model")
-        tier = BATCH if (event.trial, event.name == JUDGE_USAGE) in self._batched else value.get("service_tier")
+        if event.name == "usage":
+            return self._price(value, _text(value.get("model")), "", 0)
         usage = value.get("usage")
-        if not isinstance(usage, dict):
+        if event.name not in {ANSWER, JUDGE_USAGE} or not isinstance(usage, dict):
             return value
-        tier = BATCH if self.batch else tier
-        priced = self._price(usage, model if isinstance(model, str) else "", tier if isinstance(tier, str) else "", 0)
-        return {**value, "usage": priced}
+        is_batched = self.batch or (event.trial, event.name == JUDGE_USAGE) in self._batched
+        tier = BATCH if is_batched else _text(value.get("service_tier"))
+        return {**value, "usage": self._price(usage, _text(value.get("served_model") or value.get("model")), tier, 0)}
 
     def _of_reply(self, usage: Any, reply: Any, model: str, *, is_inner: bool = False) -> Any:
         """Price a call whose reply is recorded: an HTTP reply, a message, or the response of an SDK."""
@@ -148,6 +141,15 @@ class Repricing:
             cache_writes=writes - writes_1h,
             cache_writes_1h=writes_1h,
         )
+
+
+def model_of(step: events.StepCompleted | events.StepFailed | RecordedReply) -> str:
+    """Return the model that a step asked for: that of its request, or the end of its name."""
+    return _text(step.input.get("model") if isinstance(step.input, dict) else None) or step.name.partition(" ")[2]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def parse_models(values: tuple[str, ...]) -> dict[str, str]:

@@ -128,7 +128,6 @@ class TrialReplies:
 
     steps: tuple[RecordedReply, ...] = ()
     """Those that the task itself has called, in the order in which they started; others are inside them."""
-    has_output: bool = False
     calls: tuple[RecordedReply, ...] = ()
     """The output of a chat model or an endpoint, and the replies of judges, those of each in the order in which they came."""
 

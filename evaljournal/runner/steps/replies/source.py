@@ -13,20 +13,20 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 from evaljournal.journal import Blob, Record, events, read
-from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import is_run
-from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
 from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.definition import used_task, variant_parameters
 from evaljournal.replay.state.trial import pack_location, unpack_location
 from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE
 from evaljournal.replay.state.usage_parts import REPLAYED
@@ -44,9 +44,11 @@ from evaljournal.runner.steps.replies.recorded import (
 QUESTION: Final = "question"
 """In a packed file, the fingerprint of what a judge was asked, in place of its prompt."""
 _NOTES: Final = frozenset({ANSWER, JUDGE_NOTE, JUDGE_USAGE, REPLAYED})
+HOW_TO_RECORD: Final = (
+    "calls of chat models, endpoints and judges are recorded; `-s durable=http` records the model calls of a function, "
+    "--gateway those of a command"
+)
 _NAME_CHARS: Final = 80
-_KEPT_BYTES: Final = 16 << 20
-"""Bytes of a run whose records are kept in memory after the first pass."""
 _DESTINATION: Final = ("base_url", "url", "method", "output_path", "error_path", "done_path")
 """Where a call goes, and which part of the reply is the output."""
 
@@ -90,13 +92,9 @@ class ReplySource:
     definition: Any = None
     """What the run has recorded about its task."""
     has_replies: bool = attrs.field(init=False, default=False)
-    _starts: list[str] = attrs.field(init=False, factory=list[str])
-    """Hashes of the starts of the run and its sessions."""
-    _sessions: list[int] = attrs.field(init=False, factory=list[int])
-    """The records that start the run and its sessions."""
+    _starts: list[tuple[int, str]] = attrs.field(init=False, factory=list[tuple[int, str]])
+    """The records that start the run and its sessions, with their hashes."""
     _trials: dict[str, TrialRecords] = attrs.field(init=False, factory=dict[str, TrialRecords])
-    _records: dict[int, Record] = attrs.field(init=False, factory=dict[int, Record])
-    """The first records of a run, by location, which need not be read again."""
     _pool: dict[Key, list[TrialRecords]] = attrs.field(init=False, factory=dict[Key, list[TrialRecords]])
     """Key → trials with a reply that has it; empty unless replies of any trial are used."""
     _entries: dict[TrialKey, list[TrialRecords]] = attrs.field(init=False, factory=dict[TrialKey, list[TrialRecords]])
@@ -110,8 +108,7 @@ class ReplySource:
             case events.SegmentOpened():
                 self.run = event.run
             case events.RunStarted() | events.SessionStarted():
-                self._starts.append(record.h)
-                self._sessions.append(record.seq)
+                self._starts.append((record.seq, record.h))
                 self.definition = event.definition or self.definition
             case events.TrialEnqueued():
                 key = event.fingerprint, event.variant, event.repeat
@@ -135,8 +132,6 @@ class ReplySource:
                 self.has_replies |= isinstance(event, events.AttemptStarted | events.Noted | events.StepCompleted)
                 entry.has_output |= isinstance(event, events.AttemptSucceeded)
                 entry.locations.append(pack_location(record))
-                if record.segment == 1 and record.offset < _KEPT_BYTES:
-                    self._records[entry.locations[-1]] = record
             case _:
                 pass
 
@@ -151,7 +146,7 @@ class ReplySource:
     @property
     def is_own(self) -> bool:
         """Whether this user has written it on this machine: its sessions, and all records up to the end of the last one."""
-        return not self.sha256 and own_hashes(self.run).issuperset([*self._starts, self.head])
+        return not self.sha256 and own_hashes(self.run).issuperset([*(h for _, h in self._starts), self.head])
 
     @property
     def identity(self) -> dict[str, str]:
@@ -181,16 +176,11 @@ class ReplySource:
     def trials(self) -> Iterator[tuple[TrialRecords, list[Record], TrialReplies]]:
         """Yield all trials with their records and replies."""
         for entry in self._trials.values():
-            records = self._records_of(entry)
+            records = self.records_at(entry.locations)
             yield entry, records, self._replies_in(entry, records)
 
     def _read(self, entry: TrialRecords) -> TrialReplies:
-        return self._replies_in(entry, self._records_of(entry))
-
-    def _records_of(self, entry: TrialRecords) -> list[Record]:
-        if all(location in self._records for location in entry.locations):
-            return [with_loaded_blobs(self._records[location], DISK) for location in entry.locations]
-        return self.records_at(entry.locations)
+        return self._replies_in(entry, self.records_at(entry.locations))
 
     def _replies_in(self, entry: TrialRecords, records: Iterable[Record]) -> TrialReplies:
         trial = _TrialReader(self, entry)
@@ -203,14 +193,13 @@ class ReplySource:
 
     def asked(self, request: Any, variant: str) -> dict[str, Any]:
         """Return what the call of a variant with a request asked."""
-        definition: Mapping[str, Any] = self.definition if isinstance(self.definition, Mapping) else {}
-        parameters = ((definition.get("variants") or {}).get(variant) or {}).get("parameters") or {}
+        parameters = variant_parameters(self.definition, variant)
         changes = {name: value for name, value in parameters.items() if value is not None}
-        return asked_of(request, {**(definition.get("task") or {}), **changes})
+        return asked_of(request, {**used_task(self.definition, variant), **changes})
 
     def session_at(self, seq: int) -> int:
         """Return the number of the session of a record."""
-        return bisect(self._sessions, seq)
+        return bisect(self._starts, seq, key=itemgetter(0))
 
 
 def open_run(name: str, *, pools: bool = False) -> ReplySource:
@@ -228,8 +217,7 @@ def open_run(name: str, *, pools: bool = False) -> ReplySource:
     for record in read(path, load_blobs=False):
         source.add(record)
     if not source.has_replies:
-        hint = "calls are recorded by steps (durable), -s durable=http, --gateway, and for chat models and endpoints"
-        raise UsageError(f"{name} has recorded no replies", hint=hint)
+        raise UsageError(f"{name} has recorded no replies", hint=HOW_TO_RECORD)
     if isinstance(source.definition, Blob):
         source.definition = source.definition.load()
     source.end_pass(pools=pools)
@@ -253,7 +241,6 @@ class _TrialReader:
         self._request: Any = None
         self._notes: dict[str, dict[str, Any]] = {}
         """Name → last note of that name."""
-        self._has_output = False
         self._answer: RecordedReply | None = None
         self._verdicts: list[RecordedReply] = []
         self._open_verdicts: list[tuple[str, list[str], RecordedReply]] = []
@@ -265,7 +252,6 @@ class _TrialReader:
             case events.AttemptStarted():
                 self._request = event.request
             case events.AttemptSucceeded():
-                self._has_output = True
                 if self._request is not None:
                     asked = None if self._source.sha256 else self._source.asked(self._request, self._entry.key[1])
                     fingerprint = self._request if asked is None else fingerprint_of(asked)
@@ -284,13 +270,13 @@ class _TrialReader:
     def result(self) -> TrialReplies:
         """Return the replies; without an output, also those of earlier attempts."""
         steps, used_seqs = list[RecordedReply](), set[int]()
-        for number in sorted(self._attempts, reverse=True)[: 1 if self._has_output else None]:
+        for number in sorted(self._attempts, reverse=True)[: 1 if self._entry.has_output else None]:
             replies = [pair for pair in self._attempts[number] if pair[0].seq not in used_seqs]
             used_seqs.update(reply.seq for reply, _ in replies)
             steps += _tree(replies)
         answer = [] if self._answer is None else [attrs.evolve(self._answer, inner=tuple(steps))]
         calls = *answer, *self._verdicts
-        return TrialReplies(steps=tuple(steps), has_output=self._has_output, calls=calls)
+        return TrialReplies(steps=tuple(steps), calls=calls)
 
     def _reply_to_call(self, key: Key, asked: Any, output: Any, note: str, record: Record) -> RecordedReply:
         """Return the reply to a call that is no step; a note before it has its usage."""
