@@ -1,7 +1,6 @@
 """What other packages add: the example in docs/extending.md, and entry points that fail."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -12,8 +11,10 @@ import pytest
 
 from tests.packages import install
 from tests.processes import ROOT, run_command
+from tests.runner_cli import commands
 from tests.test_docs import blocks
 
+RUN = ("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run")
 ROW = '{"id": "peru", "question": "Capital of Peru?", "expected": "Lima"}\n'
 BROKEN = {
     "commands": {"run": "broken:Run", "mine": "broken:Mine", "number": "math:pi"},
@@ -72,7 +73,8 @@ def test_an_entry_point_that_fails(tmp_path: Path, line: str, expected: str) -> 
     modules = {"broken.py": "raise RuntimeError('no library')", "my.py": "def number(text):\n    return str(text)\n"}
     environment = install(tmp_path, modules, BROKEN)
     (tmp_path / "qa.jsonl").write_text(ROW)
-    evaljournal("run --data qa.jsonl --command cat -o run", environment)
+    if line.startswith("export"):
+        commands.evaljournal(*RUN)
 
     result = evaljournal(line, environment)
 
@@ -101,7 +103,7 @@ def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
 def test_most_commands_read_no_entry_points(tmp_path: Path, line: str) -> None:
     """Metadata of installed packages are read only for a name that is not built in, so that start-up stays fast."""
     (tmp_path / "qa.jsonl").write_text(ROW)
-    evaljournal("run --data qa.jsonl --command cat -o run", dict(os.environ))
+    commands.evaljournal(*RUN)
     code = (
         "import sys; from evaljournal import entry_points; from evaljournal.__main__ import main\n"
         f"sys.argv[1:] = {shlex.split(line)}\n"
