@@ -171,6 +171,7 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server, forks: Fork
         "OPENAI_BASE_URL": f"{root}/v1",
         "ANTHROPIC_API_KEY": "test",
         "ANTHROPIC_BASE_URL": root,
+        "PYTEST_ADDOPTS": "-p no:langsmith_plugin",  # LangChain's, slow to import.
     }
     shutil.copytree(ROOT / "examples", tmp_path / "examples")  # As in a clone.
     with ExitStack() as servers:
