@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.packages import install
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_command, run_forked
 from tests.runner_cli import commands
 from tests.test_docs import blocks
 
@@ -27,7 +27,8 @@ BROKEN = {
 
 
 def evaljournal(line: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return run_command(sys.executable, "-m", "evaljournal", *shlex.split(line), env=environment)
+    code, out, err = run_forked(shlex.split(line), environment=environment)
+    return subprocess.CompletedProcess(line, code, out, err)
 
 
 def test_the_documented_package(tmp_path: Path) -> None:
