@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -26,9 +25,8 @@ BROKEN = {
 """Entry points that cannot be imported, that are not what their group needs, and that have built-in names."""
 
 
-def evaljournal(line: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    code, out, err = run_forked(shlex.split(line), environment=environment)
-    return subprocess.CompletedProcess(line, code, out, err)
+def evaljournal(line: str, environment: dict[str, str]) -> tuple[int, str, str]:
+    return run_forked(shlex.split(line), environment=environment)
 
 
 def test_the_documented_package(tmp_path: Path) -> None:
@@ -40,15 +38,15 @@ def test_the_documented_package(tmp_path: Path) -> None:
     (tmp_path / "qa.jsonl").write_text(ROW)
     run, export, outputs = files["no-run"].splitlines()
 
-    result = evaljournal(run.removeprefix("evaljournal "), environment)
-    assert 0 == result.returncode, result.stderr
+    code, _, err = evaljournal(run.removeprefix("evaljournal "), environment)
+    assert 0 == code, err
     assert "1\n" == (tmp_path / "n.txt").read_text()
-    assert '"Capital of Peru?"\n' == evaljournal(outputs.removeprefix("evaljournal "), environment).stdout
-    assert "" == evaljournal(export.removeprefix("evaljournal "), environment).stdout
-    status = json.loads(evaljournal("status run --json", environment).stdout)
+    assert '"Capital of Peru?"\n' == evaljournal(outputs.removeprefix("evaljournal "), environment)[1]
+    assert "" == evaljournal(export.removeprefix("evaljournal "), environment)[1]
+    status = json.loads(evaljournal("status run --json", environment)[1])
     assert {"max_words": 1.0} == {name: score["mean"] for name, score in status["scores"].items()}
     rejected = evaljournal("run --data qa.jsonl --command cat --export count:missing/n.txt", environment)
-    assert (2, "Error: missing is not a directory\n") == (rejected.returncode, rejected.stderr)
+    assert (2, "", "Error: missing is not a directory\n") == rejected
 
 
 @pytest.mark.parametrize(
@@ -77,10 +75,10 @@ def test_an_entry_point_that_fails(tmp_path: Path, line: str, expected: str) -> 
     if line.startswith("export"):
         commands.evaljournal(*RUN)
 
-    result = evaljournal(line, environment)
+    code, out, err = evaljournal(line, environment)
 
-    assert (2, "") == (result.returncode, result.stdout), result.stderr
-    assert expected in " ".join(result.stderr.split())
+    assert (2, "") == (code, out), err
+    assert expected in " ".join(err.split())
 
 
 def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
@@ -88,16 +86,16 @@ def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
     environment = install(tmp_path, {"broken.py": "raise RuntimeError('no library')", "my.py": ""}, BROKEN)
     (tmp_path / "qa.jsonl").write_text(ROW)
 
-    result = evaljournal("run --data qa.jsonl --command cat --score exact --workers processes:1 -o run", environment)
-    assert 0 == result.returncode, result.stderr
-    assert evaljournal("export run -f csv", environment).stdout.startswith("trial,")
-    assert evaljournal("export run -f nat -o nat", environment).returncode == 0
-    help_text = evaljournal("export --help", environment).stdout
+    code, _, err = evaljournal("run --data qa.jsonl --command cat --score exact --workers processes:1 -o run", environment)
+    assert 0 == code, err
+    assert evaljournal("export run -f csv", environment)[1].startswith("trial,")
+    assert evaljournal("export run -f nat -o nat", environment)[0] == 0
+    help_text = evaljournal("export --help", environment)[1]
     assert "  inspect       an `.eval` log" in help_text
     assert (
         "  mine          the entry point 'mine' of example 1.0 (evaljournal.formats: broken:Mine) cannot be used" in help_text
     )
-    assert "import" in evaljournal("--help", environment).stdout
+    assert "import" in evaljournal("--help", environment)[1]
 
 
 @pytest.mark.parametrize("line", ["--help", "run --help-all", "status run", "export run", "show run"])
