@@ -47,6 +47,10 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
         "test_action.py",
     ]
 
+# Otherwise every process that a test starts would compile the packages again, and pytest itself those and all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that send Ctrl-C would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -97,10 +101,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, object, object]:
     """Mark tests by the fixtures they use; give exhaustive tests half an hour instead of the timeout in pyproject.toml.
 
-    `pytest -m exhaustive` also tries every property, with up to 300 examples instead of 20.
+    `pytest -m exhaustive` also tries every property, with up to 300 examples instead of 20. If the suite runs in several
+    processes, each begins with slow tests, so that none waits at the end for a slow test of another.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
@@ -113,6 +119,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(1800))
+    result = yield  # Tests are deselected.
+    if (workers := getattr(config, "workerinput", None)) is not None:
+        items[:] = _slow_first(items, workers["workercount"])
+    return result
+
+
+def _slow_first(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Order tests for `--dist worksteal`: a process gets equal, consecutive parts of the slow tests and of the others."""
+    groups: tuple[list[pytest.Item], ...] = ([], [])
+    for item in items:
+        groups[item.get_closest_marker("slow") is None].append(item)
+    return [
+        item
+        for number in range(processes)
+        for group in groups
+        for item in group[len(group) * number // processes : len(group) * (number + 1) // processes]
+    ]
 
 
 @pytest.hookimpl(tryfirst=True)

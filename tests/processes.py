@@ -1,6 +1,8 @@
 """Child processes of tests: every wait has a limit, and none outlives its test."""
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -9,10 +11,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 ROOT = Path(__file__).parents[1]
 """The repository; tests run in a temporary directory."""
@@ -59,12 +61,14 @@ _NUMBER = struct.Struct("i")
 
 
 class Forks:
-    """Processes that run one script and start quickly: a first process imports the modules, then forks for each of them."""
+    """Processes that run one program and start quickly: a first process imports the modules, then forks for each of them."""
 
-    def __init__(self, script: Path) -> None:
+    def __init__(self, *program: object) -> None:
+        """Start the first process: `program` is a script, or `-c` and a text."""
         self._socket, child_end = socket.socketpair()
         with child_end:
-            self._server = Process([sys.executable, str(script), str(ROOT)], stdin=child_end, env=small_environment())
+            command = [sys.executable, *map(str, program), str(ROOT)]
+            self._server = Process(command, stdin=child_end, env=small_environment())
 
     def start(self, *arguments: object) -> "Forked":
         """Start a process, after the end of the one before it; `forked_arguments` returns its arguments to the script."""
@@ -128,6 +132,51 @@ class Forked:
         if self._is_running:
             self.send_signal(signal.SIGKILL)
             self.end()
+
+
+_COMMAND: Final = """
+import json, os, pkgutil, sys
+import evaljournal.runner.cli.session
+from evaljournal.__main__ import main
+from evaljournal.runner.cli import commands
+for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
+    __import__(module.name)
+sys.path.insert(0, sys.argv[1])
+from tests.processes import forked_arguments
+
+directory, environment, *arguments = forked_arguments()
+del sys.path[:2]  # The tests, and the working directory.
+os.chdir(directory)
+os.environ.clear()
+os.environ.update(json.loads(environment))
+sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+sys.argv = ["evaljournal", *arguments]
+main()
+"""
+"""The command `evaljournal`, after the imports of all commands."""
+
+
+@functools.cache
+def _command_forks() -> Forks:
+    forks = Forks("-c", _COMMAND)
+    atexit.register(forks.close)
+    return forks
+
+
+def run_forked(
+    arguments: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ
+) -> tuple[int, str, str]:
+    """Run the command `evaljournal` in a process that starts quickly; return exit code, output and standard error.
+
+    For tests of what a command does to its process, or from the first import on, start a process of its own.
+    """
+    process = _command_forks().start(os.path.abspath(directory), json.dumps(dict(environment)), *arguments)
+    try:
+        printed = process.stdout.read()
+        code, _, err = process.end()
+    finally:
+        process.close()
+    return code, printed, err
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

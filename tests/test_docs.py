@@ -9,7 +9,6 @@ docs/providers.md are run by `tests.runner_cli.test_providers`.
 """
 
 import ast
-import json
 import os
 import re
 import runpy
@@ -24,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch_servers import batch_server_process
-from tests.processes import ROOT, Forks, Process, forks_of, run_command
+from tests.processes import ROOT, Process, run_command, run_forked
 from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
 
@@ -34,25 +33,6 @@ GENERATED = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
 _BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-COMMANDS = """
-import json, os, pkgutil, sys
-import evaljournal.runner.cli.session
-from evaljournal.__main__ import main
-from evaljournal.runner.cli import commands
-for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
-    __import__(module.name)
-sys.path.insert(0, sys.argv[1])
-from tests.processes import forked_arguments
-
-directory, environment, *arguments = forked_arguments()
-del sys.path[:2]  # The tests, and this script.
-os.chdir(directory)
-os.environ.clear()
-os.environ.update(json.loads(environment))
-sys.argv = ["evaljournal", *arguments]
-main()
-"""
-"""The command `evaljournal` in processes that start quickly."""
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
@@ -85,11 +65,8 @@ def import_packages(page: Path) -> None:
 class Reader:
     """Follows a page in its own directory: writes the files, and runs the programs and commands."""
 
-    def __init__(
-        self, directory: Path, environment: dict[str, str], urls: dict[str, str], servers: ExitStack, forks: Forks
-    ) -> None:
+    def __init__(self, directory: Path, environment: dict[str, str], urls: dict[str, str], servers: ExitStack) -> None:
         self._directory, self._environment, self._urls, self._servers = directory, environment, urls, servers
-        self._forks = forks
         self._printed = ""
         """What the last command has printed."""
 
@@ -127,12 +104,7 @@ class Reader:
             self._printed = self._run_forked(command, code) if command[0] == "evaljournal" else self._run(command, code)
 
     def _run_forked(self, command: list[str], code: int) -> str:
-        process = self._forks.start(self._directory, json.dumps(self._environment), *command[1:])
-        try:
-            printed = process.stdout.read()
-            exit_code, _, err = process.end()
-        finally:
-            process.close()
+        exit_code, printed, err = run_forked(command[1:], self._directory, self._environment)
         assert code == exit_code, f"{shlex.join(command)}\n{printed}{err}"
         return printed
 
@@ -140,13 +112,6 @@ class Reader:
         process = run_command(*command, cwd=self._directory, env=self._environment)
         assert code == process.returncode, f"{shlex.join(command)}\n{process.stdout}{process.stderr}"
         return process.stdout
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """Start commands quickly."""
-    with forks_of(COMMANDS, tmp_path_factory.mktemp("script")) as forks:
-        yield forks
 
 
 @pytest.mark.slow
@@ -159,7 +124,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
         if page.stem != "providers"
     ],
 )
-def test_code_blocks_run(page: Path, tmp_path: Path, server: Server, forks: Forks) -> None:
+def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     """Every program of the page runs, and every command ends with the exit code that the page states."""
     import_packages(page)
     root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'agent-frameworks' else 'ok'}"
@@ -171,12 +136,13 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server, forks: Fork
         "OPENAI_BASE_URL": f"{root}/v1",
         "ANTHROPIC_API_KEY": "test",
         "ANTHROPIC_BASE_URL": root,
+        "PYTEST_ADDOPTS": "-p no:langsmith_plugin",  # LangChain's, slow to import.
     }
     shutil.copytree(ROOT / "examples", tmp_path / "examples")  # As in a clone.
     with ExitStack() as servers:
         if page.stem == "batches":
             environment["OPENAI_BASE_URL"] = f"{servers.enter_context(batch_server_process()).url}/docs/-/v1"
-        reader = Reader(tmp_path, environment, {"http://localhost:8000": root, "http://localhost:9000": judge}, servers, forks)
+        reader = Reader(tmp_path, environment, {"http://localhost:8000": root, "http://localhost:9000": judge}, servers)
         for language, name, block in blocks(page):
             if name != "no-run":
                 reader.follow(language, name, block)

@@ -16,6 +16,8 @@ from tests.processes import ROOT, run_command
 from tests.programs import find_program, import_optional
 from tests.server import Server
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES: Final = ROOT / "examples"
 
 

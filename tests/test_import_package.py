@@ -15,6 +15,8 @@ import pytest
 
 from tests.processes import ROOT, run_command
 
+pytestmark = pytest.mark.slow
+
 COMMON_NAMES: Final = ("journal", "replay", "runner")
 """Names of our directories, which a user may have as well."""
 AS_MODULE: Final = ("-m", "evaljournal")

@@ -60,9 +60,8 @@ GONE_MODELS: Final = re.compile(
 """Models that are shut down, or will be by January 2027: no example or default names one."""
 CODE: Final = re.compile(r"```.*?```|`[^`]*`|--[\w-]+", re.DOTALL)
 """Names of keys, options and types in a text."""
-_PATTERN: Final = re.compile(
-    "|".join(["; else ", *(r"\b" + phrase.replace(" ", r"\s+") + r"\b" for phrase in (*ALLOWED, *PHRASES))]), re.IGNORECASE
-)
+_ALTERNATIVES: Final = "|".join(phrase.replace(" ", r"\s+") for phrase in (*ALLOWED, *PHRASES))
+_PATTERN: Final = re.compile(rf"; else |\b(?:{_ALTERNATIVES})\b", re.IGNORECASE)
 
 
 def phrases_in(text: str) -> Iterator[tuple[int, str]]:
@@ -78,9 +77,10 @@ def _texts_of_python(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    if _PATTERN.search(source):  # Otherwise no comment has a phrase; to find the comments takes most of the time.
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.start[0], token.string
 
 
 def findings(path: Path) -> list[str]:
@@ -99,9 +99,9 @@ def _messages(path: Path) -> Iterable[tuple[int, str]]:
 
 def _messages_of_python(source: str) -> Iterator[tuple[int, str]]:
     """Yield the string literals of a module that are not docstrings and have several words, each with its line."""
-    tree = ast.parse(source)
-    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in docstrings:
             yield node.lineno, node.value
 

@@ -32,8 +32,11 @@ def test_inputs_that_always_fail_do_not_slow_a_run_down(kind: str, share: int, s
 @pytest.mark.parametrize(
     ("family", "step", "minimum"),
     [
-        *(("bans", 12, 70.0), ("second-bursts", 10, 85.0), ("tenants", 8, 85.0), ("cool-downs", 5, 70.0)),
-        *(pytest.param(*row, marks=pytest.mark.exhaustive) for row in (("bans", 6, 70.0), ("second-bursts", 5, 85.0))),
+        *(("bans", 18, 70.0), ("second-bursts", 15, 85.0), ("tenants", 20, 85.0), ("cool-downs", 15, 70.0)),
+        *(
+            pytest.param(*row, marks=pytest.mark.exhaustive)
+            for row in (("bans", 6, 70.0), ("second-bursts", 5, 85.0), ("tenants", 8, 85.0), ("cool-downs", 5, 70.0))
+        ),
     ],
 )
 def test_a_key_that_is_shared_or_banned_is_used_again(family: str, step: int, minimum: float) -> None:

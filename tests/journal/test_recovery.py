@@ -19,7 +19,7 @@ from tests.journal.disk import SECTOR, SECTOR_OUTCOMES, SimulatedDisk, data_afte
 from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, write_sync
 
 RUN_PATH = Path("/run")
-SLICE = 41
+SLICE = 83
 """Every run of the tests tries one state in this many; `-m exhaustive` tries them all."""
 
 strides = pytest.mark.parametrize("stride", [SLICE, pytest.param(1, marks=pytest.mark.exhaustive)])

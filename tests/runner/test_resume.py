@@ -203,8 +203,8 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
 @pytest.mark.parametrize(
     ("size", "seed"),
     [
-        *((12, seed) for seed in range(1)),
-        *(pytest.param(12, seed, marks=pytest.mark.exhaustive) for seed in range(1, 20)),
+        (8, 0),
+        *(pytest.param(12, seed, marks=pytest.mark.exhaustive) for seed in range(20)),
         *(pytest.param(size, 0, marks=pytest.mark.exhaustive) for size in (25, 40)),
     ],
 )

@@ -21,7 +21,7 @@ from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import TrialScored
 from evaljournal.runner.cli import cli
 from tests.journal.samples import segment
-from tests.processes import TIMEOUT, Process, wait_until
+from tests.processes import TIMEOUT, Process, run_forked, wait_until
 from tests.runs import events
 
 SCRIPT = shutil.which("evaljournal")
@@ -103,9 +103,7 @@ def process(*arguments: object, hold: bool = False) -> Process:
 
 def run_process(*arguments: object) -> tuple[int, str, str]:
     """Run a command as a process until it exits."""
-    with process(*arguments) as started_process:
-        out, err = started_process.communicate()
-    return started_process.returncode, out, err
+    return run_forked(arguments)
 
 
 @contextmanager

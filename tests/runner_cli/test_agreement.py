@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,11 +16,18 @@ from tests.runner_cli.commands import evaljournal, printed, rejected
 CORRECTED = "judge 70.2 %, corrected 63.5 % (95 % CI 53.4–72.6 %, 66 of 1,066 reviewed, uniform sample 1)"
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 1,066 outputs with a judge, of which a uniform sample of 66 has labels."""
-    write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (700, 300))
-    return tmp_path / "run"
+    path = tmp_path_factory.mktemp("written") / "run"
+    write_reviewed_run(path, (40, 3, 8, 15), (700, 300))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, written_run: Path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(written_run, tmp_path / "run")
 
 
 def test_agreement(run: Path) -> None:
@@ -163,7 +171,7 @@ def test_a_corrected_gate_on_labels(tmp_path: Path) -> None:
 
 def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:
     """With a baseline, the worst verdict counts."""
-    write_reviewed_run(tmp_path / "base", (40, 3, 8, 15), (700, 300))
+    shutil.copytree(run, tmp_path / "base")
     passed = evaljournal("gate", run, "--baseline", tmp_path / "base")
     result = evaljournal("gate", run, "--baseline", tmp_path / "base", "--fail-under", "corrected:judge>=0.9@lower")
 

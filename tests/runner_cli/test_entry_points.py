@@ -1,9 +1,7 @@
 """What other packages add: the example in docs/extending.md, and entry points that fail."""
 
 import json
-import os
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -11,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.packages import install
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_command, run_forked
+from tests.runner_cli import commands
 from tests.test_docs import blocks
 
+RUN = ("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run")
 ROW = '{"id": "peru", "question": "Capital of Peru?", "expected": "Lima"}\n'
 BROKEN = {
     "commands": {"run": "broken:Run", "mine": "broken:Mine", "number": "math:pi"},
@@ -25,8 +25,8 @@ BROKEN = {
 """Entry points that cannot be imported, that are not what their group needs, and that have built-in names."""
 
 
-def evaljournal(line: str, environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
-    return run_command(sys.executable, "-m", "evaljournal", *shlex.split(line), env=environment)
+def evaljournal(line: str, environment: dict[str, str]) -> tuple[int, str, str]:
+    return run_forked(shlex.split(line), environment=environment)
 
 
 def test_the_documented_package(tmp_path: Path) -> None:
@@ -38,15 +38,15 @@ def test_the_documented_package(tmp_path: Path) -> None:
     (tmp_path / "qa.jsonl").write_text(ROW)
     run, export, outputs = files["no-run"].splitlines()
 
-    result = evaljournal(run.removeprefix("evaljournal "), environment)
-    assert 0 == result.returncode, result.stderr
+    code, _, err = evaljournal(run.removeprefix("evaljournal "), environment)
+    assert 0 == code, err
     assert "1\n" == (tmp_path / "n.txt").read_text()
-    assert '"Capital of Peru?"\n' == evaljournal(outputs.removeprefix("evaljournal "), environment).stdout
-    assert "" == evaljournal(export.removeprefix("evaljournal "), environment).stdout
-    status = json.loads(evaljournal("status run --json", environment).stdout)
+    assert '"Capital of Peru?"\n' == evaljournal(outputs.removeprefix("evaljournal "), environment)[1]
+    assert "" == evaljournal(export.removeprefix("evaljournal "), environment)[1]
+    status = json.loads(evaljournal("status run --json", environment)[1])
     assert {"max_words": 1.0} == {name: score["mean"] for name, score in status["scores"].items()}
     rejected = evaljournal("run --data qa.jsonl --command cat --export count:missing/n.txt", environment)
-    assert (2, "Error: missing is not a directory\n") == (rejected.returncode, rejected.stderr)
+    assert (2, "", "Error: missing is not a directory\n") == rejected
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,13 @@ def test_an_entry_point_that_fails(tmp_path: Path, line: str, expected: str) -> 
     modules = {"broken.py": "raise RuntimeError('no library')", "my.py": "def number(text):\n    return str(text)\n"}
     environment = install(tmp_path, modules, BROKEN)
     (tmp_path / "qa.jsonl").write_text(ROW)
-    evaljournal("run --data qa.jsonl --command cat -o run", environment)
+    if line.startswith("export"):
+        commands.evaljournal(*RUN)
 
-    result = evaljournal(line, environment)
+    code, out, err = evaljournal(line, environment)
 
-    assert (2, "") == (result.returncode, result.stdout), result.stderr
-    assert expected in " ".join(result.stderr.split())
+    assert (2, "") == (code, out), err
+    assert expected in " ".join(err.split())
 
 
 def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
@@ -85,23 +86,23 @@ def test_a_broken_package_breaks_nothing_else(tmp_path: Path) -> None:
     environment = install(tmp_path, {"broken.py": "raise RuntimeError('no library')", "my.py": ""}, BROKEN)
     (tmp_path / "qa.jsonl").write_text(ROW)
 
-    result = evaljournal("run --data qa.jsonl --command cat --score exact --workers processes:1 -o run", environment)
-    assert 0 == result.returncode, result.stderr
-    assert evaljournal("export run -f csv", environment).stdout.startswith("trial,")
-    assert evaljournal("export run -f nat -o nat", environment).returncode == 0
-    help_text = evaljournal("export --help", environment).stdout
+    code, _, err = evaljournal("run --data qa.jsonl --command cat --score exact --workers processes:1 -o run", environment)
+    assert 0 == code, err
+    assert evaljournal("export run -f csv", environment)[1].startswith("trial,")
+    assert evaljournal("export run -f nat -o nat", environment)[0] == 0
+    help_text = evaljournal("export --help", environment)[1]
     assert "  inspect       an `.eval` log" in help_text
     assert (
         "  mine          the entry point 'mine' of example 1.0 (evaljournal.formats: broken:Mine) cannot be used" in help_text
     )
-    assert "import" in evaljournal("--help", environment).stdout
+    assert "import" in evaljournal("--help", environment)[1]
 
 
 @pytest.mark.parametrize("line", ["--help", "run --help-all", "status run", "export run", "show run"])
 def test_most_commands_read_no_entry_points(tmp_path: Path, line: str) -> None:
     """Metadata of installed packages are read only for a name that is not built in, so that start-up stays fast."""
     (tmp_path / "qa.jsonl").write_text(ROW)
-    evaljournal("run --data qa.jsonl --command cat -o run", dict(os.environ))
+    commands.evaljournal(*RUN)
     code = (
         "import sys; from evaljournal import entry_points; from evaljournal.__main__ import main\n"
         f"sys.argv[1:] = {shlex.split(line)}\n"

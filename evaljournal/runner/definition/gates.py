@@ -193,16 +193,11 @@ def problems(state: RunState, scorers: Iterable[str] = (), path: Path | None = N
 
     Only the run's own scorers and `scorers` count: another scorer that failed in a `rescore` is ignored.
     """
-    return [*_trial_problems(state, scorers), *gate_problems(state, path)]
+    return [*trial_problems(state, scorers), *gate_problems(state, path)]
 
 
-def is_undecided(state: RunState, scorers: Iterable[str] = (), path: Path | None = None) -> bool:
-    """Return whether a run did not pass only because labels are too few to decide a gate."""
-    missed = [result for result in gate_results(state, path) if not result.passed]
-    return bool(missed) and all(result.is_undecided for result in missed) and not _trial_problems(state, scorers)
-
-
-def _trial_problems(state: RunState, scorers: Iterable[str]) -> list[str]:
+def trial_problems(state: RunState, scorers: Iterable[str]) -> list[str]:
+    """Return what did not pass apart from gates: errors and unscored outputs; see `problems`."""
     scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
     unscored_outputs = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
     return [

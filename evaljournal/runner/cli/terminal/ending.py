@@ -11,7 +11,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
 from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
-from evaljournal.runner.definition.gates import is_undecided, problems
+from evaljournal.runner.definition.gates import gate_results, trial_problems
 from evaljournal.runner.errors import command
 
 FAILED: Final = 1
@@ -58,6 +58,7 @@ def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), pa
     """
     if stopped:
         return UNFINISHED
-    if not problems(state, scorers, path):
-        return 0
-    return UNDECIDED if is_undecided(state, scorers, path) else FAILED
+    missed = [result for result in gate_results(state, path) if not result.passed]
+    if trial_problems(state, scorers):
+        return FAILED
+    return 0 if not missed else UNDECIDED if all(result.is_undecided for result in missed) else FAILED
