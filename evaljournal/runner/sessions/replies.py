@@ -203,6 +203,8 @@ class _Attempt:
 
     _replies: Replies
     recorded: TrialReplies
+    live_from: float
+    """Number of the first step that is live."""
     misses: list[ReplyMissing] = attrs.field(init=False, factory=list[ReplyMissing])
     _used: set[Origin] = attrs.field(init=False)
     """The replies that were used, and all of the same trial."""
@@ -212,7 +214,7 @@ class _Attempt:
 
     def handle_miss(self, steps: AttemptSteps, step: Step) -> RecordedResult | None:
         """Return the reply of another trial, or None if the step is executed; raise if it may not be. From any thread."""
-        if not step.reusable or step.phase != "task" or step.number >= self._replies.before:
+        if not step.reusable or step.phase != "task" or step.number >= self.live_from:
             return None
         key = step.name, step.input.fingerprint
         if (reply := self._replies.pooled(key, self._used)) is not None:
@@ -445,9 +447,12 @@ class RepliesLayer(Layer):
         recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
         steps = current_steps()
         assert steps is not None
-        attempt = _Attempt(self._replies, recorded or TrialReplies(trial=""))
-        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=self._replies.errors))
-        steps.on_miss, steps.rewrite = attempt.handle_miss, self._replies.rewrite
+        recorded, before, rewrite = recorded or TrialReplies(trial=""), self._replies.before, self._replies.rewrite
+        if rewrite is not None and not self._replies.errors:
+            rewrite = attrs.evolve(rewrite, from_step=rewrite.from_step - recorded.omitted(before=before))
+        attempt = _Attempt(self._replies, recorded, math.inf if rewrite is None else rewrite.from_step)
+        steps.offer_first(recorded.offered(before=before, errors=self._replies.errors))
+        steps.on_miss, steps.rewrite = attempt.handle_miss, rewrite
         return await unless_failed(task.call(trial if task.takes_trial else trial.case.input, on_late), attempt.misses)
 
 
