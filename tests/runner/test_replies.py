@@ -142,7 +142,7 @@ def test_a_miss_is_made_live(tmp_path: Path) -> None:
     source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent("Plan!")
     run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
 
-    run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=str(source))
+    run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=source)
 
     assert {"Plan! lima", "Plan! oslo", "Plan! rome"} == set(agent.calls)
     assert (9, 9 + 9) == (

@@ -117,6 +117,10 @@ def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def _paths(value: Any) -> tuple[str, ...]:
+    return tuple(map(os.fspath, [value] if isinstance(value, str | os.PathLike) else value))
+
+
 def _keep(value: Any) -> Any:
     return "none" if value is None else value
 
@@ -261,7 +265,7 @@ class Settings(Selection):
     batch_poll: float = field(default=60.0, converter=as_float, validator=rule(is_duration, DURATION_PROBLEM))
     """Polling interval for open batches in seconds; it doubles, up to ten times this value, while nothing changes."""
 
-    replies: tuple[str, ...] = field(default=(), converter=as_strings)
+    replies: tuple[str, ...] = field(default=(), converter=_paths)
     """Runs, or files of `evaljournal pack`, with recorded replies: model calls, steps and judges are answered from them, at no
     cost. A call is recognized by what is asked, in the trial with the same case, variant and repeat."""
     replies_any_trial: bool = field(default=False, validator=_of_type(bool))
@@ -385,7 +389,7 @@ class SettingOptions(TypedDict, total=False):
     batch_fallback: bool
     batch_tokens: int | None
     batch_poll: float
-    replies: str | Iterable[str]
+    replies: str | PathLike[str] | Iterable[str | PathLike[str]]
     replies_any_trial: bool
     replay_errors: bool
     on_miss: Literal["fail", "live"] | None
