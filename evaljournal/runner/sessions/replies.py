@@ -147,6 +147,7 @@ def open_replies(
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
         return None, settings, ()
+    _check_answerable(evaluation, settings)
     if state.started is None or not all(is_own for _, is_own in start_events(path)):  # Its own start has checked it.
         _check_trust(evaluation, replies, trust=trust)
     changes = _WITHOUT_BATCHES if settings.goes_live else {**_WITHOUT_BATCHES, **_WITHOUT_GATES}
@@ -160,6 +161,18 @@ def open_source(name: str, *, pools: bool = False) -> ReplySource:
 
         return open_packed(name, pools=pools)
     return open_run(name, pools=pools)
+
+
+def _check_answerable(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Raise a `UsageError` if all calls of a program would be made, and perhaps paid for, again."""
+    has_judge = any(map(_only_sends_requests, (scorer.function for scorer in evaluation.scorers.values())))
+    for task in evaluation.tasks.values() if not settings.gateway else ():
+        is_agent = getattr(task, "reports_steps", False)
+        if is_agent or (getattr(task, "starts_processes", False) and not has_judge):
+            program = "an agent" if is_agent else "a command"
+            problem = f"{program} is executed again, and only its calls through a gateway are answered"
+            fix = "record a run with --gateway, and pass --gateway with its replies, or remove --replies"
+            raise UsageError(f"{problem}; {fix}", setting="replies", value=", ".join(settings.replies))
 
 
 def _check_trust(evaluation: Evaluation[Any, Any, Any], replies: Replies, *, trust: bool) -> None:
