@@ -10,7 +10,7 @@ import pytest
 import trio
 from acp import schema
 
-from evaljournal import Outcome
+from evaljournal import Outcome, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, StepCompleted, StepReused
 from evaljournal.runner.calls.acp import Acp
 from evaljournal.runner.calls.agents import files, reported
@@ -31,6 +31,14 @@ def evaluate(path: Path, *prompt: str, **options: Any) -> Outcome:
 def steps(path: Path) -> list[tuple[str, str, Any]]:
     """Return name, kind and output of the steps."""
     return [(step.name, step.kind, step.output) for step in events(path, StepCompleted)]
+
+
+def test_its_calls_are_not_answered_from_recorded_replies(tmp_path: Path) -> None:
+    """It would make all of them again; only those through a gateway can be answered."""
+    evaluate(tmp_path / "recorded", "run true")
+
+    with pytest.raises(UsageError, match="pass --gateway with its replies"):
+        evaluate(tmp_path / "replayed", "run true", replies=tmp_path / "recorded")
 
 
 def test_what_an_agent_reports_is_recorded(path: Path) -> None:

@@ -94,12 +94,20 @@ def test_a_file_imports_modules_next_to_it() -> None:
     assert ["capitals", "rivers"] == [load("evals/geo.py").name, load("pack/geo.py").name]
 
 
+def test_a_file_imports_modules_of_the_working_directory() -> None:
+    """`python -m pytest` has it on the path, and the command that it prints resumes its run."""
+    write_module("a_helper_of_the_root.py", "VALUE = 1")
+    write_module("evals/rooted.py", "from a_helper_of_the_root import VALUE", ONE.format(name="rooted"))
+
+    assert "rooted" == load("evals/rooted.py").name
+
+
 def test_a_users_directory_comes_last(tmp_path: Path) -> None:
     """The user's directory is last on the path, so that nothing in it can shadow evaljournal."""
     write_module("evals/geo.py", ONE.format(name="capitals"))
     load("evals/geo.py")
 
-    assert str(tmp_path / "evals") == sys.path[-1]
+    assert [str(tmp_path / "evals"), str(tmp_path)] == sys.path[-2:]
 
 
 def test_a_file_with_the_name_of_a_package() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case, Chat, Endpoint, Retry, UsageError, durable, evaluation, rescore, scorers, verify
+from evaljournal import Case, Chat, Command, Endpoint, Retry, UsageError, durable, evaluation, rescore, scorers, verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -165,7 +165,7 @@ def test_a_miss_is_made_live(tmp_path: Path) -> None:
     source, replayed, agent = tmp_path / "a", tmp_path / "b", Agent("Plan!")
     run_real(define_real(Agent().task(), CASES, loop="asyncio"), source)
 
-    run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=str(source))
+    run_real(define_real(agent.task(), CASES, loop="asyncio"), replayed, replies=source)
 
     assert {"Plan! lima", "Plan! oslo", "Plan! rome"} == set(agent.calls)
     assert (9, 9 + 9) == (
@@ -181,6 +181,14 @@ def test_a_run_without_replies_is_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"has recorded no replies.*durable=http.*--gateway"):
         run_real(define_real(Agent().task(), CASES, loop="asyncio"), tmp_path / "b", replies=str(source))
+
+
+def test_a_command_without_a_gateway_is_rejected(tmp_path: Path) -> None:
+    """Nothing of it would be answered, so all of its calls would be paid for again."""
+    source = run_real(define_real(Agent().task(), CASES, loop="asyncio"), tmp_path / "a").path
+
+    with pytest.raises(UsageError, match="pass --gateway with its replies"):
+        run_real(define_real(Command("cat"), CASES), tmp_path / "b", replies=[source], offline=True)
 
 
 def test_resume_needs_the_same_replies(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class _Provider(BaseHTTPRequestHandler):
     """Answers with the model of the request."""
 
     requests: ClassVar[list[dict[str, Any]]] = []
+    rejected_once: ClassVar[set[int]] = set()
+    """Numbers of requests that are rate limited."""
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -49,7 +51,8 @@ class _Provider(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": request["model"]}
         usage = {"prompt_tokens": 1_000, "completion_tokens": 10}
         body = json.dumps({"model": request["model"], "choices": [{"message": message}], "usage": usage}).encode()
-        self.send_response(200)
+        self.send_response(429 if len(self.requests) in self.rejected_once else 200)
+        self.send_header("retry-after", "0")
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -60,10 +63,10 @@ class _Provider(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def provider() -> Iterator[list[dict[str, Any]]]:
+def provider(request: pytest.FixtureRequest) -> Iterator[list[dict[str, Any]]]:
     """Record a run of an agent with four calls in each of two trials; return the requests from then on."""
     requests: list[dict[str, Any]] = []
-    _Provider.requests = requests
+    _Provider.requests, _Provider.rejected_once = requests, getattr(request, "param", set())
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
@@ -72,6 +75,7 @@ def provider() -> Iterator[list[dict[str, Any]]]:
         Path("prices.toml").write_text("[models.small]\ninput = 1.0\noutput = 0.0\n")
         assert 0 == evaljournal("run", "agent.py", "-o", "recorded", "--plain").exit_code
         requests.clear()
+        _Provider.rejected_once = set()
         yield requests
     finally:
         server.shutdown()
@@ -98,6 +102,20 @@ def test_the_other_model_takes_over_at_a_step(provider: list[dict[str, Any]]) ->
     assert [{"role": "system", "content": "Be brief."}] * 6 == [request["messages"][0] for request in provider]
     assert [(4, 8), (6, 8)] == [(len(events(run, StepReplayed)), len(events(run, StepCompleted))) for run in runs]
     assert "is_large" in result.stdout
+
+
+@pytest.mark.parametrize("provider", [{2}], indirect=True)
+def test_a_call_that_was_rejected_and_sent_again(provider: list[dict[str, Any]]) -> None:
+    """It is one call of the task, but two recorded steps, of which the first does not happen again."""
+    result = evaljournal("what-if", "recorded", "--from-step", "3", "--from-step", "4", "--model", "small")
+
+    assert 0 == result.exit_code, result.output
+    outputs = [_outputs(Path("runs/agent", name)) for name in ("0001", "0002")]
+    assert [
+        ["large small small small", "large large small small"],
+        ["large large small small", "large large large small"],
+    ] == outputs
+    assert ["small"] * 8 == [request["model"] for request in provider]
 
 
 def test_an_interrupted_run_is_resumed_with_the_other_model(provider: list[dict[str, Any]]) -> None:

@@ -48,6 +48,7 @@ class Acp(ProcessTask, BuiltinTask):
 
     __name__ = "acp"
     starts_processes = True
+    reports_steps = True
 
     acp: str = attrs.field(kw_only=False)
     """The command that starts the agent; no shell is used. It may contain `{fields}` of the case."""

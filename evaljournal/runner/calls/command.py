@@ -168,6 +168,11 @@ class Command(ProcessTask, BuiltinTask):
     _arguments: tuple[Template, ...] = attrs.field(init=False, repr=False, default=attrs.Factory(_arguments, takes_self=True))
 
     @property
+    def reports_steps(self) -> bool:
+        """Whether it is an agent that reports its calls as steps after they were made, so that none can be answered."""
+        return self.output not in {"text", "json"}
+
+    @property
     def definition(self) -> dict[str, Any]:
         """The command line, the files it names (such as a script), and how its output is read."""
         line = self.command if isinstance(self.command, str) else list(self.command)

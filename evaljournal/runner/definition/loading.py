@@ -1,6 +1,7 @@
 """Import evaluations by reference: `evals/capitals.py`, `evals/capitals.py:capitals` or `package.module:capitals`.
 
-The user's directory is appended to `sys.path`, so that a `rich.py` or `json.py` in it cannot replace a package.
+The user's directory and the working directory are appended to `sys.path`, so that a `rich.py` or `json.py` in them cannot
+replace a package.
 Errors are `UsageError`s with a traceback of the user's code only.
 """
 
@@ -134,6 +135,7 @@ def _import_file(path: Path) -> ModuleType:
     path = path.resolve()
     directory, name = _import_location(path)
     _append_to_path(directory)
+    _append_to_path(Path.cwd())  # As `python -m pytest` has it, whose runs are resumed.
     with _report_user_errors(str(path), directory):
         package = name.rpartition(".")[0]
         if package:

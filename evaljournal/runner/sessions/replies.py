@@ -130,6 +130,7 @@ def open_replies(
         _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
     if replies is None:
         return None, settings, ()
+    _check_answerable(evaluation, settings)
     if state.started is None or not all(is_own for _, is_own in start_events(path)):  # Its own start has checked it.
         _check_trust(evaluation, replies, trust=trust)
     changes = _WITHOUT_BATCHES if settings.goes_live else {**_WITHOUT_BATCHES, **_WITHOUT_GATES}
@@ -143,6 +144,18 @@ def open_source(name: str, *, pools: bool = False) -> ReplySource:
 
         return open_packed(name, pools=pools)
     return open_run(name, pools=pools)
+
+
+def _check_answerable(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Raise a `UsageError` if all calls of a program would be made, and perhaps paid for, again."""
+    has_judge = any(map(_only_sends_requests, (scorer.function for scorer in evaluation.scorers.values())))
+    for task in evaluation.tasks.values() if not settings.gateway else ():
+        is_agent = getattr(task, "reports_steps", False)
+        if is_agent or (getattr(task, "starts_processes", False) and not has_judge):
+            program = "an agent" if is_agent else "a command"
+            problem = f"{program} is executed again, and only its calls through a gateway are answered"
+            fix = "record a run with --gateway, and pass --gateway with its replies, or remove --replies"
+            raise UsageError(f"{problem}; {fix}", setting="replies", value=", ".join(settings.replies))
 
 
 def _check_trust(evaluation: Evaluation[Any, Any, Any], replies: Replies, *, trust: bool) -> None:
@@ -184,13 +197,15 @@ class _Attempt:
 
     _replies: Replies
     recorded: TrialReplies
+    live_from: float
+    """Number of the first step that is live."""
     misses: list[ReplyMissing] = attrs.field(init=False, factory=list[ReplyMissing])
     _used: set[str] = attrs.field(factory=set[str])
     """Hashes of the records of replies of other trials that were used."""
 
     def handle_miss(self, steps: AttemptSteps, step: Step) -> RecordedResult | None:
         """Return the reply of another trial, or None if the step is executed; raise if it may not be. From any thread."""
-        if not step.reusable or step.phase != "task" or step.number >= self._replies.before:
+        if not step.reusable or step.phase != "task" or step.number >= self.live_from:
             return None
         key = step.name, step.input.fingerprint
         own = {reply.head for reply in self.recorded.steps}
@@ -423,11 +438,13 @@ class RepliesLayer(Layer):
         recorded = await self._in_thread(partial(self._replies.find, trial.state, trial.case.name))
         steps, settings = current_steps(), self._replies.settings
         assert steps is not None
-        attempt = _Attempt(self._replies, recorded or TrialReplies())
-        steps.offer_first(attempt.recorded.offered(before=self._replies.before, errors=settings.replay_errors))
+        recorded, before = recorded or TrialReplies(), self._replies.before
+        omitted = 0 if settings.replay_errors else recorded.omitted(before=before)
+        attempt = _Attempt(self._replies, recorded, before - omitted)
+        steps.offer_first(recorded.offered(before=before, errors=settings.replay_errors))
         steps.on_miss = attempt.handle_miss
         if settings.live_from is not None:
-            steps.rewrite = Rewrite(settings.live_from, settings.live_model, settings.live_system)
+            steps.rewrite = Rewrite(settings.live_from - omitted, settings.live_model, settings.live_system)
         return await unless_failed(task.call(trial if task.takes_trial else trial.case.input, on_late), attempt.misses)
 
 

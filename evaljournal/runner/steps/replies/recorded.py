@@ -136,13 +136,26 @@ class TrialReplies:
 
         `errors`: also the failures that steps had.
         """
+        for reply in self._called_steps:
+            if reply.step < before and (errors or not reply.error):
+                yield reply.key, reply
+
+    def omitted(self, *, before: float) -> int:
+        """Return how many steps with a smaller number a replay does not have: a call that failed, and was made again."""
+        steps = list(self._called_steps)
+        last_results = {reply.key: reply.step for reply in steps if not reply.error}
+        return sum(reply.step < min(before, last_results.get(reply.key, 0)) for reply in steps if reply.error)
+
+    @property
+    def _called_steps(self) -> Iterator[RecordedReply]:
+        """The steps that answer calls of the task, or of a step that is executed again."""
         stack = list(reversed(self.steps))
         while stack:
             reply = stack.pop()
-            if not reply.reusable:
+            if reply.reusable:
+                yield reply
+            else:
                 stack += reversed(reply.inner)  # Its function is called again, and they with it.
-            elif reply.step < before and (errors or not reply.error):
-                yield reply.key, reply
 
     @property
     def all_steps(self) -> Iterator[RecordedReply]:
