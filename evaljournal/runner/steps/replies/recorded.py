@@ -141,7 +141,7 @@ class TrialReplies:
                 yield reply.key, reply
 
     def omitted(self, *, before: float) -> int:
-        """Return how many steps with a smaller number a replay does not have: a call that failed, and was made again."""
+        """Return how many steps with a smaller number a replay does not have: a call that failed, and was repeated."""
         steps = list(self._called_steps)
         last_results = {reply.key: reply.step for reply in steps if not reply.error}
         return sum(reply.step < min(before, last_results.get(reply.key, 0)) for reply in steps if reply.error)
