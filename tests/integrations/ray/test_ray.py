@@ -180,7 +180,7 @@ def test_a_resource_that_no_node_has(cluster: RayCluster) -> None:
     assert not Path("run").exists()
 
 
-ECHO = "import sys, time; time.sleep(0.3); sys.stdout.writelines(iter(sys.stdin.readline, ''))"
+ECHO = "import sys, time; time.sleep(0.3); [print(line, end='', flush=True) for line in sys.stdin]"
 
 
 def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
