@@ -372,11 +372,13 @@ class BudgetEvents:
 
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
         self._on_attempt_succeeded(event, record)
-        self._on_step_failed(event, record)
+        self._count_step(event, record)
 
-    def _on_step_failed(self, event: events.StepCompleted | events.StepFailed, _: Record) -> None:
+    def _count_step(self, event: events.StepCompleted | events.StepFailed, _: Record) -> None:
         if event.phase == "task" and event.kind != "tool":
             self.budget.make_call(event.trial)
+
+    _on_step_failed = _count_step
 
     def _on_step_replayed(self, event: events.StepReplayed | events.StepReused, _: Record) -> None:
         self.budget.reuse_reply(event.trial)
