@@ -20,8 +20,8 @@ from benchmarks.simulated.rivals import Aws, Inspect
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import Limits
+from evaljournal.runner.retries.limit_headers import advertised_limits
 
 LEGEND = "used share after 5 s / in the second half / in the first minute / 429s per accepted call, in %"
 OURS = "ours"

@@ -15,9 +15,9 @@ from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.runs.idle import IdleReason, busy_text, limit_text, pace_text, pause_text, rate_limit_use_text
 from evaljournal.replay.state.known_limits import LimitUse
 from evaljournal.replay.state.pauses import PAUSE_TEXTS, Pause
-from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.in_flight import InFlight
 from evaljournal.runner.concurrency.limits import DECLARED
+from evaljournal.runner.retries.limit_headers import advertised_limits
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()

@@ -17,9 +17,9 @@ from benchmarks.simulated.executor import ERRORS, AttemptInFlight, Lane, Run, Tr
 from benchmarks.simulated.providers import Call, Reply, Request
 from evaljournal.journal.events import AttemptStarted
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.retries.classify import classify
+from evaljournal.runner.retries.limit_headers import advertised_limits
 
 _INPUT, _OUTPUT, _CHARACTERS, _THERE, _BACK = range(30, 35)
 MIN_WAIT = 0.001

@@ -3,7 +3,7 @@
 import pytest
 
 from evaljournal.replay.state.known_limits import DAY, MINUTE
-from evaljournal.runner.concurrency.headers import AdvertisedLimit, advertised_limits
+from evaljournal.runner.retries.limit_headers import AdvertisedLimit, advertised_limits
 
 NOW = 1_794_934_800.0
 """2026-11-17T17:00:00Z"""

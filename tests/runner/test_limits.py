@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.concurrency.headers import AdvertisedLimit, advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits, shared_limits
+from evaljournal.runner.retries.limit_headers import AdvertisedLimit, advertised_limits
 
 REQUEST = CallSize()
 

@@ -28,7 +28,7 @@ from evaljournal.replay.state.known_limits import DAY, MINUTE, CallRate, call_ra
 from evaljournal.replay.state.usage import real_tokens
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.constants import FEW, SMOOTHING
-from evaljournal.runner.concurrency.headers import AdvertisedLimit
+from evaljournal.runner.retries.limit_headers import AdvertisedLimit
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
     "rpm": ("requests", MINUTE),

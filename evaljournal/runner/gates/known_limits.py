@@ -14,8 +14,8 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.known_limits import MAX_SLOTS, MINUTE
 from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
+from evaljournal.runner.retries.limit_headers import advertised_limits
 from evaljournal.runner.steps.admission import OverLimit
 
 TOO_MANY_REQUESTS: Final = 429
