@@ -63,7 +63,7 @@ class RandomTask:
         if self.has_usage:
             note(usage={"input_tokens": chance.randint(1, 50), "output_tokens": chance.randint(1, 50)})
         if self.has_replies and chance.random() < 0.2:
-            note_reply(200, [(b"x-ratelimit-limit-requests", b"100"), (b"x-ratelimit-remaining-requests", b"50")])
+            note_reply(200, {"x-ratelimit-limit-requests": "100", "x-ratelimit-remaining-requests": "50"})
         if self._has_steps:
             for number in range(chance.randint(0, 3)):
                 await step(f"step{number}", self._step, chance.random())

@@ -16,7 +16,8 @@ import trio
 from evaljournal import Retry, evaluation, run
 from evaljournal.journal.events import AttemptFailed
 from evaljournal.runner.retries.classify import Fatal, RateLimited, classify, describe
-from evaljournal.runner.retries.retry_after import requested_wait, wait_until_reset
+from evaljournal.runner.retries.limit_headers import wait_until_reset
+from evaljournal.runner.retries.retry_after import requested_wait
 from evaljournal.runner.testing import Fail, Scripted
 from tests.runs import events
 
@@ -226,6 +227,11 @@ def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
             30,
         ),
         ({"x-ratelimit-limit": "60"}, None),
+        ({"x-ratelimitbysize-remaining-minute": "0", "ratelimitbysize-reset": "21"}, 21),
+        ({"llm_provider-x-ratelimit-remaining-tokens": "0", "llm_provider-x-ratelimit-reset-tokens": "6s"}, 6),
+        ({"x-ratelimit-api_key-reset-requests": "12s"}, 12),
+        ({"ratelimit": '"burst";r=50;t=30, "daily";r=0;t=45'}, 45),
+        ({"other-ratelimit-images-reset": "5", "other-ratelimit-images-remaining": "0"}, 5),
     ],
     ids=str,
 )

@@ -1,8 +1,12 @@
 """Limits in the headers of replies: the formats of providers, and headers that make no sense."""
 
+import contextvars
+from typing import Any
+
 import pytest
 
 from evaljournal.replay.state.known_limits import DAY, MINUTE
+from evaljournal.runner.calls.notes import REPLY_NOTE, note_reply, set_note_sink
 from evaljournal.runner.retries.limit_headers import AdvertisedLimit, advertised_limits
 
 NOW = 1_794_934_800.0
@@ -226,3 +230,27 @@ def test_names_that_are_ignored() -> None:
         "ratelimit": '"default";r=1',
     }
     assert [] == advertised_limits(headers, NOW)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "read"),
+    [
+        (200, {}, None),
+        (503, DATE, None),
+        (429, {}, {}),
+        (429, DATE | {"server": "x"}, DATE),
+        (200, DATE | {"x-ratelimit-limit": "5", "server": "x"}, DATE | {"x-ratelimit-limit": "5"}),
+    ],
+    ids=str,
+)
+def test_heads_that_are_read(status: int, headers: dict[str, str], read: dict[str, str] | None) -> None:
+    """The known limits get what a head says about limits; a 429 says something without such a header, too."""
+    notes: list[dict[str, Any]] = []
+
+    def note() -> None:
+        set_note_sink(notes.append)
+        note_reply(status, headers)
+
+    contextvars.copy_context().run(note)
+
+    assert notes == ([] if read is None else [{REPLY_NOTE: {"status": status, "headers": read}}])

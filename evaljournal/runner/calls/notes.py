@@ -3,12 +3,13 @@
 A context variable holds the function that records them, so that they reach their attempt from threads and other event loops.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
 from evaljournal.journal.events import NOTE_PREFIX, StepPhase
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.limit_headers import limit_headers
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes the values of one `note`; may be called from another thread, and after the attempt has ended."""
@@ -45,15 +46,10 @@ def engine_note(**values: Any) -> None:
         sink({f"{NOTE_PREFIX}{name}": value for name, value in values.items()})
 
 
-def note_reply(status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Pass the status and the rate-limit headers of a reply to the known limits; names of headers are in lower case."""
+def note_reply(status: int, headers: Mapping[str, str]) -> None:
+    """Pass the head of a reply to the known limits, if it says something about them; names of headers are in lower case."""
     sink = _sink.get()
-    if sink is None:
-        return
-    relevant_headers = {
-        name.decode("latin-1"): value.decode("latin-1") for name, value in headers if b"ratelimit" in name or name == b"date"
-    }
-    if len(relevant_headers) > ("date" in relevant_headers):
+    if sink is not None and (relevant_headers := limit_headers(status, headers)) is not None:
         sink({REPLY_NOTE: {"status": status, "headers": relevant_headers}})
 
 

@@ -22,9 +22,10 @@ from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.gates.known_limits import TOO_MANY_REQUESTS, KeyLimits, KnownLimits
+from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.gates.limits import LimitsGate, stop_at_day_limit
 from evaljournal.runner.retries.classify import Failure
+from evaljournal.runner.retries.limit_headers import limit_headers
 from evaljournal.runner.retries.retry import RetryIn, jitter
 from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
@@ -137,10 +138,10 @@ class InnerCalls:
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
         """Read the limits in the head of the reply to a call."""
-        is_read = status == TOO_MANY_REQUESTS or any("ratelimit" in name for name in headers)
-        if is_read and (call := self._calls.get(step)) is not None:
+        relevant_headers = limit_headers(status, headers)
+        if relevant_headers is not None and (call := self._calls.get(step)) is not None:
             limits, admitted = call
-            self._scheduler.loop.call(limits.read, admitted, status, headers)
+            self._scheduler.loop.call(limits.read, admitted, status, relevant_headers)
 
     def end(self, step: int, usage: Any) -> None:
         """Count a call that was answered."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,6 @@ from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.retries.limit_headers import advertised_limits
 from evaljournal.runner.steps.admission import OverLimit
 
-TOO_MANY_REQUESTS: Final = 429
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
 _RECORDED_CHANGE: Final = 0.05
@@ -109,7 +109,7 @@ class KeyLimits:
     def read(self, call: AdmittedCall, status: int, headers: Mapping[str, str]) -> None:
         """Read the limits in the headers of the reply to a call; a 429 counts without any, too."""
         advertised = advertised_limits(headers, self._wall(), self._host) if self._reads_headers else []
-        is_429 = status == TOO_MANY_REQUESTS
+        is_429 = status == HTTPStatus.TOO_MANY_REQUESTS
         if advertised or is_429:
             self.limits.read(call, advertised, self.now(), is_429=is_429)
             self.record_changes()

@@ -21,6 +21,7 @@ from attrs import field, frozen
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.replay.text import resume_text
+from evaljournal.runner.retries.limit_headers import wait_until_reset
 from evaljournal.runner.retries.provider_errors import ErrorFields, Rule, error_fields, matching_rule
 from evaljournal.runner.retries.retry_after import (
     LONGEST_WAIT,
@@ -28,7 +29,6 @@ from evaljournal.runner.retries.retry_after import (
     requested_wait,
     seconds_to_date,
     wait_in_error,
-    wait_until_reset,
 )
 from evaljournal.runner.secrets.masking import mask
 from evaljournal.runner.signals import is_from_signal

@@ -1,13 +1,16 @@
 """Rate-limit headers of providers, as data.
 
-Nearly every hosted model sends the size of its limits, what remains of them, and when they are full again. A table maps the
-names of the headers to limits; unknown names are ignored, and so is a limit whose values make no sense. Headers are untrusted.
+Nearly every hosted model sends the size of its limits, what remains of them, and when they are full again. One table maps the
+names of the headers to limits, for both who read them: the known limits, which need a size and what remains of it, and the
+retries, which need the time until a limit resets. Unknown names are ignored, and so is a limit whose values make no sense.
+Headers are untrusted.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from evaljournal.journal.events import LimitUnit
@@ -58,9 +61,14 @@ _PATTERNS: Final = tuple(
         r"(?P<scope>(?:llm_provider-)?anthropic-ratelimit-)(?P<unit>[a-z-]+)-(?P<field>limit|remaining|reset)",
         r"(?:x-)?(?P<scope>ratelimit(?P<unit>bysize)-)(?P<field>limit|remaining|reset)(?:-minute)?",
         r"(?P<scope>(?:x-)?ratelimit-)(?P<field>limit|remaining|reset)",
+        r"(?P<scope>(?:llm_provider-)?(?:[a-z]+-)?ratelimit-)(?P<field>remaining|reset|renewalperiod)(?:-(?P<unit>.+))?",
+        r"(?P<scope>(?:llm_provider-)?(?:[a-z]+-)?ratelimit-)(?P<unit>.+)-(?P<field>remaining|reset)",
     )
 )
-"""Names of headers: OpenAI and its kin, Anthropic, Mistral, and the general ones without a unit."""
+"""Names of headers: OpenAI and its kin, Anthropic, Mistral, the general ones without a unit, and others, of which only the
+resets are read."""
+_MARK: Final = "ratelimit"
+"""Part of the name of every header with a limit."""
 _IETF: Final = re.compile(r'"(?P<name>[\w.-]{1,64})"\s*;\s*(?P<values>[a-z0-9=; .]+)', re.ASCII)
 """The IETF draft: `ratelimit: "default";r=50;t=30` and `ratelimit-policy: "default";q=100;w=60`."""
 
@@ -79,17 +87,23 @@ class _LimitHeaders(NamedTuple):
     renewalperiod: str
 
 
-@lru_cache(maxsize=64)
-def _limits_named(names: tuple[str, ...], host: str) -> list[_LimitHeaders]:
-    """Return the limits that headers with these names describe; the replies of a host repeat the same names."""
-    fields: dict[tuple[str, str], dict[str, str]] = {}
+def _names_by_limit(names: Iterable[str]) -> dict[tuple[str, str], dict[str, str]]:
+    """Group the names of headers by limit, which is a scope and a unit; in it, by what the header says."""
+    limits: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
-        if "ratelimit" not in name:
+        if _MARK not in name:
             continue
         matches = (pattern.fullmatch(name) for pattern in _PATTERNS)
         if match := next(filter(None, matches), None):
             parts = match.groupdict(default="")
-            fields.setdefault((parts["scope"], parts.get("unit", "")), {})[parts["field"]] = name
+            limits.setdefault((parts["scope"], parts.get("unit", "")), {})[parts["field"]] = name
+    return limits
+
+
+@lru_cache(maxsize=64)
+def _limits_named(names: tuple[str, ...], host: str) -> list[_LimitHeaders]:
+    """Return the limits that headers with these names describe; the replies of a host repeat the same names."""
+    fields = _names_by_limit(names)
     limits: list[_LimitHeaders] = []
     for (scope, unit), names_by_field in fields.items():
         is_sum = unit == "tokens" and (scope, "input-tokens") in fields  # Anthropic sends it beside its parts.
@@ -105,6 +119,43 @@ def _seconds_after(date: str, text: str) -> float | None:
     """Parse a reset, given the date of its reply: replies of the same second, and resets of requests, repeat."""
     sent_at = server_time({"date": date}, math.nan)
     return None if math.isnan(sent_at) else parse_seconds(text, sent_at)
+
+
+def limit_headers(status: int, headers: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the headers of a reply that are about limits, with its date; None if it says nothing of limits and is no 429.
+
+    Names of headers are in lower case.
+    """
+    relevant_headers = {name: text for name, text in headers.items() if _MARK in name}
+    if not relevant_headers and status != HTTPStatus.TOO_MANY_REQUESTS:
+        return None
+    return relevant_headers | {"date": headers["date"]} if "date" in headers else relevant_headers
+
+
+def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
+    """Return the seconds until the rate limit resets; for a 429 only, since some servers always send these headers.
+
+    Requests and tokens may have separate resets. The longest of those with nothing remaining counts; if there is none, the
+    shortest of all. Azure sends the length of a period instead.
+    """
+    sent_at = server_time(headers, now)
+    resets: list[float] = []
+    exhausted_resets: list[float] = []
+    for names in _names_by_limit(headers).values():
+        is_exhausted = parse_number(headers.get(names.get("remaining", ""), "")) == 0
+        for field in ("reset", "renewalperiod"):
+            wait = parse_seconds(headers.get(names.get(field, ""), ""), sent_at)
+            if wait is None:
+                continue
+            if is_exhausted:
+                exhausted_resets.append(wait)
+            elif field == "reset":
+                resets.append(wait)
+    for match in _IETF.finditer(headers.get("ratelimit", "")):
+        values = _ietf_values(match["values"])
+        if "t" in values:
+            (exhausted_resets if values.get("r") == 0 else resets).append(values["t"])
+    return max(exhausted_resets) if exhausted_resets else min(resets, default=None)
 
 
 def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") -> list[AdvertisedLimit]:

@@ -1,4 +1,4 @@
-"""`Retry-After` and rate-limit reset headers as seconds to wait.
+"""`Retry-After`, and the waits in errors, as seconds.
 
 Dates are compared with the server's `Date` header where there is one, because its clock may differ from ours.
 """
@@ -33,7 +33,6 @@ _LAST_OF_DURATION = frozenset("smhd")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _AGAIN = re.compile(rf"(?:try again|retry) in ((?:{_DURATION_PART.pattern})+)", re.IGNORECASE)
 _DATE = re.compile(r"\bon (\d{4}-\d\d-\d\d) at (\d\d:\d\d) UTC\b", re.ASCII)
-_RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:(?P<kind>reset|renewalperiod)(?:-.+)?|(?P<resource>.+)-reset)")
 
 
 def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
@@ -51,29 +50,6 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
     if wait is not None and is_date and _timestamp(headers.get("date", "")) is None:
         return min(wait, _MAX_UNVERIFIED_WAIT)  # The server's clock may be minutes ahead of ours.
     return wait
-
-
-def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds until the rate limit resets; for a 429 only, since some servers always send these headers.
-
-    Requests and tokens may have separate resets. The longest of those with nothing remaining counts; if there is none, the
-    shortest of all. Azure sends the length of a period instead.
-    """
-    resets: list[float] = []
-    exhausted_resets: list[float] = []
-    for name, value in headers.items():
-        if not (match := _RESET.fullmatch(name)):
-            continue
-        if (wait := parse_seconds(value, server_time(headers, now))) is None:
-            continue
-        remaining_header = name.replace(match["kind"], "remaining") if match["kind"] else f"{name[:-6]}-remaining"
-        if parse_number(headers.get(remaining_header, "")) == 0:
-            exhausted_resets.append(wait)
-        elif match["kind"] != "renewalperiod":
-            resets.append(wait)
-    if exhausted_resets:
-        return max(exhausted_resets)
-    return min(resets, default=None)
 
 
 def wait_in_error(fields: ErrorFields) -> float | None:

@@ -268,7 +268,8 @@ class Client:
         chunks, end = list[bytes](), b""
         with ReplyMemory() as memory:
             async with await self.send(method, content, *headers, target=target) as response:
-                note_reply(response.head.status, response.head.headers)
+                status, reply_headers = response.head.status, response.head.text_headers
+                note_reply(status, reply_headers)
                 while chunk := await response.read():
                     if first_byte is None:
                         first_byte = trio.current_time() - start_time
@@ -281,7 +282,7 @@ class Client:
                     await memory.add(len(chunk))
             if first_byte is None:
                 first_byte = trio.current_time() - start_time
-            reply, body = Reply(response.head.status, response.head.text_headers), b"".join(chunks)
+            reply, body = Reply(status, reply_headers), b"".join(chunks)
             if reply.coding:
                 await memory.take_place()  # Decompression may enlarge the body.
             if reply.is_stream and reply.status < _MULTIPLE_CHOICES:

@@ -35,6 +35,7 @@ from evaljournal.runner.definition.variants import Variant
 from evaljournal.runner.engine.layers import surround
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Description, Failure, describe
+from evaljournal.runner.retries.limit_headers import limit_headers
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import add_environment, mask, mask_output, mask_values, sent_secrets
@@ -173,9 +174,8 @@ class _RemoteGate:
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
         """Send the head of a reply to the session."""
-        if any("ratelimit" in name for name in headers):
+        if (relevant_headers := limit_headers(status, headers)) is not None:
             self._silent_keys.clear()
-            relevant_headers = {name: text for name, text in headers.items() if "ratelimit" in name or name == "date"}
             self._send(orjson.dumps({"reply": self._number, "step": step, "status": status, "headers": relevant_headers}))
 
     def end(self, step: int, usage: Any) -> None:
