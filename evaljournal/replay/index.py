@@ -263,8 +263,8 @@ class Index:
         """Rate-limit key → row of its pause."""
         self._backoff_ends: list[tuple[float, str]] = []
         """Heap of the end of each backoff and its trial; outdated entries are skipped."""
-        self._phases_in_other_shards: dict[str, int] = {}
-        """Open trials of the shards before the current one, with their phases; the merged run continues them."""
+        self._suspended_phases: dict[str, int] = {}
+        """Open trials of earlier sessions that the current one does not continue, with their phases."""
 
     @property
     def sessions(self) -> list[SessionTime]:
@@ -690,25 +690,23 @@ class Index:
 
     def _begin_session(self, t: float, seq: int) -> None:
         """Start a session: `t` restarts, and attempts in flight ended with their process."""
-        session, other_shards = self.sessions[-1], self._phases_in_other_shards
-        open_trials = [
-            trial for name, trial in self._trials.items() if trial.stage not in END_STAGES and name not in other_shards
-        ]
+        session, suspended = self.sessions[-1], self._suspended_phases
+        open_trials = [trial for name, trial in self._trials.items() if trial.stage not in END_STAGES and name not in suspended]
         if session.number > 1:
             self._carry_over(open_trials, self.sessions[-2].end, t, seq)
-        if self.axis.shards.is_first(session.number) and self.axis.shards:
-            for trial in open_trials:  # They wait until the merged run itself continues them.
-                other_shards[trial.name], trial.phase = trial.phase, IDLE
+        if session.starts_anew:
+            for trial in open_trials:
+                suspended[trial.name], trial.phase = trial.phase, IDLE
             open_trials = []
             self._backoff_ends.clear()
-            if not session.shard:
-                open_trials = [self._trials[name] for name in other_shards]
+            if not session.shard:  # It is one of the merged run itself, which continues all of them.
+                open_trials = [self._trials[name] for name in suspended]
                 for trial in open_trials:
                     self._changed_trials[trial.id] = trial
-                    trial.phase, trial.phase_start = other_shards[trial.name], t
+                    trial.phase, trial.phase_start = suspended[trial.name], t
                     if trial.phase == BACKING_OFF:
                         heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))
-                other_shards.clear()
+                suspended.clear()
         for row in self._pause_rows.values():
             row[-1] = seq
             self._rewrite("policy", row)

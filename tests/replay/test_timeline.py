@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.journal import Event, Record
+from evaljournal.journal import Event, Record, read
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -355,3 +356,10 @@ def test_sessions_of_one_shard_do_not_overlap() -> None:
     )
 
     assert [0.0, 4.0] == [session.offset for session in timeline.sessions]
+
+
+def test_a_merged_run_without_a_pace_has_no_points_of_it() -> None:
+    """A session in which a series has no value adds nothing to the sum over shards."""
+    timeline = apply_all(read(Path(__file__).parents[1] / "golden" / "merged-v2"))
+
+    assert [] == timeline.points("pace")

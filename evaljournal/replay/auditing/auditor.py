@@ -53,7 +53,7 @@ class Auditor:
         self._findings = Findings()
         self._add, self._add_all = self._findings.add, self._findings.add_all
         self._before_run = 1, 0, 0
-        """The first record of the run, or of the current shard of a merged run, and the findings kept and counted before it."""
+        """The first record of the sessions that continue each other, and the findings kept and counted before it."""
         self._is_over = False
         """Whether a record was invalid; the records after it are not checked."""
         self._open_trials: int | None = None
@@ -171,12 +171,11 @@ class Auditor:
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
-        if self._state.sessions.merged and self._state.sessions.merged.is_first(event.session):
+        starts_anew = self._state.sessions.starts_anew(event.session)
+        if starts_anew and event.session > 1:
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
         self._starts = StartRules(self._state)
-        self._limits.begin_session(
-            record, is_new_run=bool(self._state.sessions.merged) and self._state.sessions.merged.is_first(event.session)
-        )
+        self._limits.begin_session(record, starts_anew=starts_anew)
         for per_session in (self._slots, self._calls, self._output_times, self._probes):
             per_session.clear()
         self._retry_rules = self._rules_of(event)

@@ -395,9 +395,9 @@ def _use_columns(series: LimitSeries) -> dict[str, Iterator[int]]:
 def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, int, int]]:
     """Yield the time in its session, the value and the session of each point from row `start` on.
 
-    All points of a merged run are sums over its shards, in the order of wall time; only sessions after all shards add points.
+    If sessions overlap, all points are sums over them, in the order of wall time; only sessions after all of these add points.
     """
-    if index.axis.shards and not start:
+    if index.axis.overlap and not start:
         offsets = [session.offset for session in index.sessions]
         for t, value, _, session in sums(index, name):
             yield microseconds(t - offsets[session - 1]), value, session

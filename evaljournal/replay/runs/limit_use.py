@@ -46,11 +46,11 @@ class _LimitRow(NamedTuple):
 
 
 def limit_series(index: Index) -> list[LimitSeries]:
-    """Return the used share of each limit over time; those of a merged run, whose shards overlap, are omitted."""
+    """Return the used share of each limit over time; none if sessions overlap."""
     limits: dict[tuple[str, str], list[_LimitRow]] = {}
     for row in map(_LimitRow._make, index.rows(_LIMITS)):
         limits.setdefault((row.key, row.header), []).append(row)
-    if not limits or index.axis.shards:
+    if not limits or index.axis.overlap:
         return []
     needs: dict[tuple[int, str], list[tuple[float, Any]]] = {}
     for session, key, t, need in index.rows("SELECT session, key, t, need FROM needs ORDER BY t"):

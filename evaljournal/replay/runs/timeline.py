@@ -127,22 +127,13 @@ class Timeline:
     def points(self, name: SeriesName, session: int | None = None) -> list[Point]:
         """Return the points of a series for one session, in seconds of its `t`; or for all sessions, on one axis.
 
-        Between two sessions every value is 0; while sessions of several shards overlap, it is their sum.
+        Between two sessions every value is 0; while several overlap, it is their sum.
         """
         if session is not None:
             if not 1 <= session <= len(self.sessions):
                 raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
             return list(points(self._index, name, session))
-        if self._index.axis.shards:
-            return [(t, value, seq) for t, value, seq, _ in sums(self._index, name)]
-        all_points: list[Point] = []
-        for session_time in self.sessions:
-            if all_points and all_points[-1][1]:
-                previous_session = self.sessions[session_time.number - 2]
-                all_points.append((previous_session.offset + previous_session.end, 0, session_time.seq - 1))
-            session_points = points(self._index, name, session_time.number)
-            all_points += ((session_time.offset + t, value, seq) for t, value, seq in session_points)
-        return all_points
+        return [(t, value, seq) for t, value, seq, _ in sums(self._index, name)]
 
 
 def points(index: Index, name: SeriesName, session: int, start: int = 0) -> Iterator[Point]:
@@ -173,7 +164,7 @@ def _changes(index: Index, name: SeriesName, session: SessionTime) -> Iterator[t
     for t, new_value, seq in points(index, name, session.number):
         yield session.offset + t, new_value - value, seq, session.number
         value = new_value
-    if session is index.sessions[-1] and not session.shard:
-        return  # It is the last session and may still be running.
+    if not value or (session is index.sessions[-1] and not session.shard):
+        return  # The last session may still be running.
     end = index.sessions[session.number].seq - 1 if session.number < len(index.sessions) else index.seq
     yield session.offset + session.end, -value, end, session.number

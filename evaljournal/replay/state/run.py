@@ -207,13 +207,13 @@ class RunState:
         if records_model_calls(self.settings):
             self._table.attach(self.steps)
 
-        if self.sessions.is_first_of_shard:  # Each shard has a budget of its own.
+        if self.sessions.starts_anew(event.session):  # With a budget of its own.
             self._table.detach(BudgetEvents)
             self.budget = None
         if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
             self.budget = Budget()
             self._table.attach(BudgetEvents(self.budget, self.trials, self.batches.lines))
-            if self.sessions.merged.of_session(event.session) is None:
+            if not self.sessions[-1].shard:
                 self.budget.spend(self.totals.usage)  # Earlier spending counts.
         if self.budget is not None:
             called_trials = (trial for (trial, _), call in self.scoring.open.items() if call.key is not None)

@@ -128,10 +128,9 @@ class Sessions(list[SessionState]):
         """Whether the first trials of this session, or the first outputs of a scorer, failed with the error that stops it."""
         return any(error.stops_run(self.settings) for error in self.errors.repeated_errors.values())
 
-    @property
-    def is_first_of_shard(self) -> bool:
-        """Whether the current session is the first of a shard, or the first after all shards, of a merged run."""
-        return bool(self.merged) and self.merged.is_first(self[-1].number)
+    def starts_anew(self, number: int) -> bool:
+        """Return whether a session continues no earlier one: the first of a run and, in a merged run, of each shard."""
+        return self.merged.is_first(number)
 
     def _on_run_started(self, event: events.RunStarted, _: Record) -> None:
         self.started = event
@@ -216,6 +215,8 @@ class SessionTime:
     offset: float
     """Wall-clock seconds between zero of the axis and zero of the session's `t`. Zero of the axis is that of the first session,
     or the start of a merged run; only sessions of different shards of it overlap."""
+    starts_anew: bool = False
+    """Whether it continues no earlier session: the first of a run and, in a merged run, of each shard."""
     shard: str = ""
     """The shard that it belongs to, in a merged run."""
 
@@ -225,9 +226,14 @@ class SessionTimes:
 
     def __init__(self) -> None:
         self.sessions: list[SessionTime] = []
-        self.shards = MergedShards()
+        self._shards = MergedShards()
         self._merged_start = "", 0.0
         """Wall time and `t` of the start of a merged run; its axis begins where that `t` is 0."""
+
+    @property
+    def overlap(self) -> bool:
+        """Whether sessions may overlap: those of the shards of a merged run."""
+        return bool(self._shards)
 
     def apply(self, record: Record) -> float | None:
         """Return the time of the next record in its session; None if the record has no position on the axis."""
@@ -235,7 +241,7 @@ class SessionTimes:
         kind = event.__class__
         if kind in BETWEEN_SESSIONS:
             if isinstance(event, events.RunStarted):
-                self.shards, self._merged_start = MergedShards(event), (record.at, record.t)
+                self._shards, self._merged_start = MergedShards(event), (record.at, record.t)
             return None
         if kind is events.SessionStarted:
             self._begin_session(record)
@@ -247,9 +253,10 @@ class SessionTimes:
         return session.end
 
     def _begin_session(self, record: Record) -> None:
-        session = SessionTime(len(self.sessions) + 1, record.seq, record.at, record.t, record.t, 0.0)
-        if self.shards:
-            session.shard = str(self.shards.of_session(session.number) or "")
+        number = len(self.sessions) + 1
+        session = SessionTime(number, record.seq, record.at, record.t, record.t, 0.0, self._shards.is_first(number))
+        if self.overlap:
+            session.shard = str(self._shards.of_session(number) or "")
             session.offset = self._merged_offset(session)
         elif self.sessions:
             first_session, last_session = self.sessions[0], self.sessions[-1]
@@ -264,7 +271,7 @@ class SessionTimes:
         """
         start_at, t = self._merged_start
         offset = seconds_between(start_at, session.at) + t - session.start
-        if session.shard and self.shards.is_first(session.number):
+        if session.shard and session.starts_anew:
             return offset
         earlier_sessions = self.sessions[-1:] if session.shard else self.sessions
         ends = [earlier_session.offset + earlier_session.end for earlier_session in earlier_sessions]

@@ -61,7 +61,7 @@ class MergedShards:
         return self._ends[-1] if self._ends else 0
 
     def is_first(self, number: int) -> bool:
-        """Whether a session is the first of its shard, or the first after all shards."""
+        """Whether a session is the first of the run, of its shard, or after all shards."""
         return number - 1 in self._boundaries
 
     def origins(self) -> Iterator[tuple[int, Any]]:
