@@ -420,12 +420,15 @@ def test_a_step_as_text() -> None:
 
 def test_waits_of_a_trial() -> None:
     """A trial that waits without a reason of the policy waits for the known limits of its key."""
-    log, waits = WaitLog("1"), list[Wait]()
+    state, waits = RunState(), list[Wait]()
+    log = WaitLog("1", state)
     first_events: list[Timed] = [(0.0, LimitChanged(before=0, after=8, reason="start")), (0.0, TPM)]
     enqueued, *later_events = call("1", 5.0)
     events = [*first_events, (0.0, enqueued[1]), *call("0", 0.25), *later_events]
     for record in records(("00:00:00", events)):
-        waits += log.apply(record)
+        log.before(record)
+        state.apply(record)
+        waits += log.after(record)
 
     assert [Wait("rate_limit", 5.0, "6k tokens per minute")] == waits
 

@@ -19,6 +19,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay import RunState
 from evaljournal.replay.runs.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
 from tests.replay.trial_events import TimedEvent, attempt_started
@@ -29,10 +30,14 @@ START = LimitChanged(before=0, after=2, reason="start")
 
 def waits(*events: TimedEvent, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
-    log, waits_by_start = WaitLog("a"), list[list[Wait]]()
+    state, waits_by_start = RunState(), list[list[Wait]]()
+    log = WaitLog("a", state)
     before: list[TimedEvent] = [(0.0, evolve_fact(started(), settings={"slots": slots})), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
-        waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
+        record = Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0)
+        log.before(record)
+        state.apply(record)
+        waited = log.after(record)
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
             waits_by_start.append(waited)
     return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in waits_of_start] for waits_of_start in waits_by_start]

@@ -147,13 +147,18 @@ class LoadedRun:
 
         if name not in self.state.trials:
             raise KeyError(name)
-        index, log, waits = Index(self.path), WaitLog(name), dict[int, list["Wait"]]()
-        with reject_invalid_record(self.path, lambda: index.seq + 1):
-            for record in self.records():
-                if trial_waits := log.apply(record):
-                    waits[record.seq] = trial_waits
-                is_own = getattr(record.event, "trial", None) == name
-                (index.apply if is_own else index.skip)(record)
+        index, run, waits = Index(self.path), LoadedRun(self.path), dict[int, list["Wait"]]()
+        log = WaitLog(name, run.state)
+
+        def apply(run: LoadedRun, record: Record) -> None:
+            log.before(record)
+            run.apply(record)
+            if trial_waits := log.after(record):
+                waits[record.seq] = trial_waits
+            is_own = getattr(record.event, "trial", None) == name
+            (index.apply if is_own else index.skip)(record)
+
+        load(self.path, self.seq, apply=apply, run=run)
         problems: list[BlobDamaged] = []
 
         def load_blob(value: Any) -> Any:

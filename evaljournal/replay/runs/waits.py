@@ -1,8 +1,8 @@
 """Why the attempts and scorer calls of one trial waited before they started.
 
-A `WaitLog` processes every record of a run. The time between two records is attributed to the reason that delayed starts then:
-a pause, the concurrency limit, the pace, a known rate limit, outputs that wait for scorers, or the same error of all trials.
-Backoff is not included; it is recorded separately.
+A `WaitLog` watches the state of a run that is loaded, before and after each record. The time between two records is attributed
+to the reason that delayed starts then: a pause, the concurrency limit, the pace, a known rate limit, outputs that wait for
+scorers, or the same error of all trials. Backoff is not included; it is recorded separately.
 """
 
 from collections.abc import Iterator
@@ -35,23 +35,28 @@ class Wait:
 
 
 class WaitLog:
-    """The waits of one trial."""
+    """The waits of one trial.
 
-    def __init__(self, trial: str) -> None:
+    For each record, call `before`, apply it to the state, and call `after`.
+    """
+
+    def __init__(self, trial: str, state: RunState) -> None:
         self._trial = trial
-        self._state = RunState()
+        self._state = state
         self._t = 0.0
         self._ready_times: dict[str, float] = {}
         """Name of a wait → when the start is or will be ready, in seconds since the start of the session."""
         self._waits: dict[str, dict[tuple[str, str], Wait]] = {}
         """Name of a wait → rate-limit key and reason → the time so far."""
 
-    def apply(self, record: Record) -> list[Wait]:
-        """Process the next record; if it starts an attempt or a scorer call of the trial, return the waits before it."""
-        event, is_session_start = record.event, isinstance(record.event, SessionStarted)
-        if self._ready_times and not is_session_start:
+    def before(self, record: Record) -> None:
+        """Attribute the time up to a record to what the state, to which it is not applied yet, says about starts."""
+        if self._ready_times and not isinstance(record.event, SessionStarted):
             self._add_waits(max(record.t, self._t))
-        self._state.apply(record)
+
+    def after(self, record: Record) -> list[Wait]:
+        """Return the waits before an attempt or a scorer call of the trial that a record has started."""
+        event, is_session_start = record.event, isinstance(record.event, SessionStarted)
         self._t = record.t if is_session_start else max(record.t, self._t)
         if is_session_start:
             self._ready_times = dict.fromkeys(self._ready_times, self._t)
