@@ -218,6 +218,7 @@ def test_a_run_of_what_if_is_no_run_of_the_evaluation(provider: list[dict[str, A
     assert (changes[0], False) == (compared["definition_changes"], compared["model_drift"])
     os.utime(next(other.glob("journal-*")))
     assert third == newest_run("agent")
+    assert {"live_from": 1, "live_model": "small"} == printed("status", other)["what_if"]
     shown = [evaljournal(*command, other).stdout for command in (("show", "--definition"), ("status",))]
     assert "live_model: small" in shown[0].splitlines()
     assert "  what-if: calls from step 1 on to small" in shown[1].splitlines()
