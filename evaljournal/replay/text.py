@@ -18,6 +18,8 @@ from evaljournal.journal import Blob
 
 UNKNOWN: Final = "-"
 """In place of a figure that is unknown."""
+BELOW_IN_MS: Final = 0.1
+"""Seconds; shorter times are shown in milliseconds."""
 _WIDTH: Final = 60
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -182,7 +184,7 @@ def reason_text(reason: str) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time with its unit: `0.93 ms`, `0.24 s`, `12 s`, `3 min 20 s`, `10 min`, `2 h 5 min`."""
-    if 0 < seconds < 0.1:  # noqa: PLR2004
+    if 0 < seconds < BELOW_IN_MS:
         return f"{digits(1000 * seconds, 2)} ms"
     if seconds < 10:  # noqa: PLR2004
         return f"{digits(max(0.0, seconds), 2)} s"

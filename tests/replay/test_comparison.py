@@ -96,6 +96,19 @@ def test_kinds_of_changes() -> None:
     assert (10, 10, 0, 4) == (comparison.common, comparison.compared, comparison.not_done, comparison.unchanged)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0004, "+0.5 ms (95 % CI 0.5 to 0.5"), (0.1, "+0.125 s (95 % CI 0.125 to 0.125")]
+)
+def test_unit_of_the_latency(seconds: float, text: str) -> None:
+    """Differences of short times are in milliseconds, as the times themselves are."""
+    a, b = (
+        side(*(answered(name, {"exact": PASS}, elapsed=elapsed) for name in "abcdef")) for elapsed in (seconds, 2.25 * seconds)
+    )
+    latency = next(line for line in lines(compare(a, b), limit=None) if line.startswith("latency"))
+
+    assert text in latency
+
+
 def test_failed_in_one_run() -> None:
     """A trial that failed only in A is fixed, unless a scorer fails it in B; one that failed only in B is broken."""
     a = side(

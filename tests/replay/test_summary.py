@@ -71,7 +71,9 @@ def test_json() -> None:
         "sessions": 1,
         "elapsed": 12.5,
         **dict.fromkeys(("crashes", "planned_trials", "from_older_task"), 0),
-        **dict.fromkeys(("outcome", "steps", "replayed", "unauthorized_scorer", "budget", "workers", "variants", "groups")),
+        **dict.fromkeys(
+            ("outcome", "steps", "replayed", "what_if", "unauthorized_scorer", "budget", "workers", "variants", "groups")
+        ),
         **{name: [] for name in ("missing_shards", "adopted", "warnings", "batches")},
         **{name: {} for name in ("models", "unscored", "pairwise", "unpriced_models")},
         "paused_seconds": {"backoff": 1.0},

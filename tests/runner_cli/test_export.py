@@ -154,7 +154,7 @@ def test_a_binary_format_at_a_terminal(run: Path) -> None:
 
 
 def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk fails, the old file remains and no part of the new one."""
+    """If the disk is full, the old file remains and no part of the new one; the error names the file."""
 
     def fail(_: object, __: object) -> None:
         raise OSError(28, "No space left on device")
@@ -163,7 +163,7 @@ def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypat
     (tmp_path / "out").write_text("mine")
     result = evaljournal("export", run, "-o", tmp_path / "out", "--force")
 
-    assert (3, True) == (result.exit_code, "No space left on device" in result.stderr)
+    assert (3, True) == (result.exit_code, f"No space left on device: '{tmp_path / 'out'}'" in result.stderr)
     assert ("mine", ["out", "run"]) == ((tmp_path / "out").read_text(), sorted(os.listdir(tmp_path)))
 
 

@@ -38,6 +38,12 @@ def is_large(output):
 """
 
 
+FALLBACK = """
+        status = (await client.post("/chat/completions", json={"model": "broken", "messages": history})).status_code
+        for _ in range(4):
+"""
+
+
 class _Provider(BaseHTTPRequestHandler):
     """Answers with the model of the request."""
 
@@ -51,7 +57,7 @@ class _Provider(BaseHTTPRequestHandler):
         message = {"role": "assistant", "content": request["model"]}
         usage = {"prompt_tokens": 1_000, "completion_tokens": 10}
         body = json.dumps({"model": request["model"], "choices": [{"message": message}], "usage": usage}).encode()
-        self.send_response(429 if len(self.requests) in self.rejected_once else 200)
+        self.send_response(400 if request["model"] == "broken" else 429 if len(self.requests) in self.rejected_once else 200)
         self.send_header("retry-after", "0")
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
@@ -116,6 +122,22 @@ def test_a_call_that_was_rejected_and_sent_again(provider: list[dict[str, Any]])
         ["large large small small", "large large large small"],
     ] == outputs
     assert ["small"] * 8 == [request["model"] for request in provider]
+
+
+def test_a_failed_call_after_which_the_task_goes_on(provider: list[dict[str, Any]]) -> None:
+    """It is a step before K like any other: it fails again, and the task calls its fallback."""
+    code = Path("agent.py").read_text()
+    Path("agent.py").write_text(
+        code.replace("        for _ in range(4):\n", FALLBACK, 1).replace('return " "', 'return f"{status} " + " "')
+    )
+    assert 0 == evaljournal("run", "agent.py", "-o", "fallback", "--plain").exit_code
+    provider.clear()
+
+    result = evaljournal("what-if", "fallback", "--from-step", "4", "--model", "small")
+
+    assert 0 == result.exit_code, result.output
+    assert ["400 large large small small"] * 2 == _outputs(Path("runs/agent/0001"))
+    assert ["small"] * 4 == [request["model"] for request in provider]
 
 
 def test_an_interrupted_run_is_resumed_with_the_other_model(provider: list[dict[str, Any]]) -> None:
@@ -196,6 +218,7 @@ def test_a_run_of_what_if_is_no_run_of_the_evaluation(provider: list[dict[str, A
     assert (changes[0], False) == (compared["definition_changes"], compared["model_drift"])
     os.utime(next(other.glob("journal-*")))
     assert third == newest_run("agent")
+    assert {"live_from": 1, "live_model": "small"} == printed("status", other)["what_if"]
     shown = [evaljournal(*command, other).stdout for command in (("show", "--definition"), ("status",))]
     assert "live_model: small" in shown[0].splitlines()
     assert "  what-if: calls from step 1 on to small" in shown[1].splitlines()

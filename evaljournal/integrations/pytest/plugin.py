@@ -12,6 +12,7 @@ import pytest
 
 from evaljournal.integrations.pytest.evaluation_run import EvaluationRun, end_session
 from evaljournal.journal import JournalError
+from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.render.ending import ending_text, final_report
 from evaljournal.replay.render.phrases import score_value_text
 from evaljournal.replay.render.test_result import error_text, failure_text
@@ -46,6 +47,10 @@ class EvaluationPlugin:
         if replies := config.getoption("evals_replies"):
             from evaljournal.runner.steps.replies.offline import fill_keys  # noqa: PLC0415  # few sessions need it
 
+            for name in replies:
+                if not Path(name).is_file() and not is_run(Path(name)):
+                    problem = "is not a run and not a packed file of replies"
+                    raise pytest.UsageError(f"--evals-replies: {escape_controls(name)} {problem}")
             fill_keys()  # Before the test files make their clients.
             # Who runs tests trusts them, and the files beside them.
             self._replies = {"replies": tuple(replies), "offline": True, "trust": True}

@@ -12,7 +12,7 @@ from typing import Any, Final
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.render.comparison import answer_lines
 from evaljournal.replay.render.ending import ending_text, progress_text
-from evaljournal.replay.render.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text
+from evaljournal.replay.render.phrases import compared_text, difference_cells, in_time_unit, score_text, sentence, unpaired_text
 from evaljournal.replay.render.summary import latency_text, trials_text, usage_text, variant_rows
 from evaljournal.replay.results.comparison import Comparison, Side, TrialChange, compare, output_digests
 from evaljournal.replay.results.pairing import PairedDifference
@@ -135,7 +135,7 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
     rows = [
         *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
         ("completed trials", comparison.completion, ""),
-        ("latency", comparison.latency, " s"),
+        ("latency", *in_time_unit(comparison.latency)),
     ]
     cells = ((name, *map(_line, _difference_cells(difference, unit))) for name, difference, unit in rows)
     document.add_table("", ("", "baseline", "run", "difference"), cells, len(rows), 0.25)

@@ -34,6 +34,7 @@ from evaljournal.replay.render.phrases import (
     describe_score,
     difference_cells,
     estimate_text,
+    in_time_unit,
     mean_text,
     p_text,
     pairwise_text,
@@ -351,7 +352,8 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     `runs` are the runs of the page, to which the sides belong.
     """
     rows = [_difference_row(scorer, difference, "B is ") for scorer, difference in comparison.scores.items()]
-    rows.append(_difference_row("latency", comparison.latency, "B is ", " s"))
+    latency, unit = in_time_unit(comparison.latency)
+    rows.append(_difference_row("latency", latency, "B is ", unit))
     scorer = main_scorer((name, difference.kind) for name, difference in comparison.scores.items())
     score_text = "" if scorer is None else f"{printable(scorer, 40)}: {verdict(comparison.scores[scorer], 'B is ')}. "
     done_text = f"{plural(comparison.compared, 'trial')} done in both"

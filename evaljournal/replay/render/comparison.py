@@ -9,6 +9,7 @@ from evaljournal.replay.render.phrases import (
     changed_text,
     compared_text,
     excluded_texts,
+    in_time_unit,
     mean_text,
     n_text,
     score_value_text,
@@ -46,7 +47,8 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     if (comparisons := max((difference.comparisons for difference in comparison.scores.values()), default=0)) > 1:
         yield _holm_note(comparisons)
     yield from answer_lines(comparison)
-    yield f"latency  {sentence(comparison.latency, 'B is ', unit=' s')}"
+    latency, unit = in_time_unit(comparison.latency)
+    yield f"latency  {sentence(latency, 'B is ', unit=unit)}"
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))

@@ -11,7 +11,7 @@ import attrs
 
 from evaljournal.replay.results.summary_types import ScoreSummary, TrialCounts
 from evaljournal.replay.state.totals import Totals
-from evaljournal.replay.text import UNKNOWN, columns, digits, duration, number, one_line, plural, printable
+from evaljournal.replay.text import BELOW_IN_MS, UNKNOWN, columns, digits, duration, number, one_line, plural, printable
 
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison, SideAnswers
@@ -266,6 +266,16 @@ def sentence(difference: "PairedDifference", subject: str = "", *, unit: str = "
     return (
         f"{result}: {figures(difference.kind, difference.difference, low, high, n, p_text(difference.p_adjusted), unit=unit)}"
     )
+
+
+def in_time_unit(difference: "PairedDifference") -> tuple["PairedDifference", str]:
+    """Return a difference of seconds with its unit; in milliseconds if both means are shown so by `duration`."""
+    means = (difference.mean_a, difference.mean_b)
+    if any(mean is None or mean >= BELOW_IN_MS for mean in means):
+        return difference, " s"
+    names = ("mean_a", "mean_b", "difference", "standard_error", "low", "high")
+    values = ((name, getattr(difference, name)) for name in names)
+    return attrs.evolve(difference, **{name: 1000 * value for name, value in values if value is not None}), " ms"
 
 
 def p_text(p: float | None) -> str:

@@ -28,6 +28,7 @@ from evaljournal.replay.results.summary_types import (
     VariantSummary,
 )
 from evaljournal.replay.results.warning_text import warnings_of
+from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.shards import missing_shards
 from evaljournal.replay.state.tally import Tally
@@ -74,6 +75,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         ),
         steps=steps_of(state),
         replayed=replayed_of(state),
+        what_if=substitution(state.settings) or None,
         scoring=ScoringCounts(
             unscored_outputs=state.totals.stages["scoring"],
             calls_in_flight=dict(Counter(scorer for _, scorer in state.scoring.open)),

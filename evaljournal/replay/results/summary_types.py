@@ -1,7 +1,7 @@
 """The results of a run as data: what `replay.results.summary` computes, and `--json` and the report page contain."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 
@@ -289,6 +289,8 @@ class Summary:
     """None if the run has no steps."""
     replayed: ReplayedCounts | None
     """What was answered from recorded replies; None: nothing."""
+    what_if: Mapping[str, Any] | None
+    """What `what-if` has replaced in the calls: `live_from`, `live_model`, `live_system`; None: nothing."""
     scoring: ScoringCounts
     retries: Mapping[str, int]
     """By cause."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from evaljournal.journal.disk.files import CREATE_NEW, DISK, retry_interrupted
+from evaljournal.journal.writers.segment_file import NO_SPACE
 
 _NUMBERS: Final = itertools.count(1)
 
@@ -33,7 +34,9 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) 
             if sync:
                 retry_interrupted(lambda: DISK.fsync(fd))
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as exc:
+        if isinstance(exc, OSError) and exc.errno in NO_SPACE and exc.filename is None:  # Of a write, not of what is read.
+            exc.filename = str(path)
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -292,6 +292,15 @@ def test_a_run_to_reuse_must_exist(project: Project) -> None:
     other.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none below it that you started on this machine"])
 
 
+def test_replies_must_exist(project: Project) -> None:
+    """What is neither a run nor a file is one usage error, and no test begins."""
+    project.write("test_small.py", SMALL)
+    missing = project.run("--evals-replies", "elsewhere")
+
+    assert pytest.ExitCode.USAGE_ERROR == missing.ret
+    missing.stderr.fnmatch_lines(["ERROR: --evals-replies: elsewhere is not a run and not a packed file of replies"])
+
+
 def test_runs_of_others_are_not_used(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that the user has not started is neither resumed nor searched for outputs, which may be forged; a path is used."""
     scorer = "\n    @small.score\n    def is_text(output):\n        return True\n"

@@ -11,6 +11,7 @@ again with it, because scorers and people read trajectories. The steps inside on
 like those of the task itself.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
@@ -131,20 +132,26 @@ class TrialReplies:
     calls: tuple[RecordedReply, ...] = ()
     """The output of a chat model or an endpoint, and the replies of judges, those of each in the order in which they came."""
 
-    def offered(self, *, before: float = float("inf"), errors: bool = False) -> Iterator[tuple[Key, RecordedReply]]:
-        """Yield the replies that answer steps, with their keys; `before`: only those of steps with a smaller number.
+    def offered(self, *, before: float = math.inf, errors: bool = False) -> Iterator[tuple[Key, RecordedReply]]:
+        """Yield the replies that answer steps, with their keys.
 
-        `errors`: also the failures that steps had.
+        `before`: those of steps with a smaller number, with the failures after which the task went on. `errors`: all failures.
         """
+        last_results = self._last_results
         for reply in self._called_steps:
-            if reply.step < before and (errors or not reply.error):
+            is_offered = errors or not reply.error or (before < math.inf and reply.step > last_results.get(reply.key, 0))
+            if reply.step < before and is_offered:
                 yield reply.key, reply
 
     def omitted(self, *, before: float) -> int:
         """Return how many steps with a smaller number a replay does not have: a call that failed, and was repeated."""
-        steps = list(self._called_steps)
-        last_results = {reply.key: reply.step for reply in steps if not reply.error}
-        return sum(reply.step < min(before, last_results.get(reply.key, 0)) for reply in steps if reply.error)
+        last_results = self._last_results
+        return sum(reply.step < min(before, last_results.get(reply.key, 0)) for reply in self._called_steps if reply.error)
+
+    @property
+    def _last_results(self) -> dict[Key, int]:
+        """The last step with a result, of the calls that ask the same."""
+        return {reply.key: reply.step for reply in self._called_steps if not reply.error}
 
     @property
     def _called_steps(self) -> Iterator[RecordedReply]:
