@@ -694,7 +694,7 @@ class Index:
         open_trials = [trial for name, trial in self._trials.items() if trial.stage not in END_STAGES and name not in suspended]
         if session.number > 1:
             self._carry_over(open_trials, self.sessions[-2].end, t, seq)
-        if session.starts_anew:
+        if session.is_independent:
             for trial in open_trials:
                 suspended[trial.name], trial.phase = trial.phase, IDLE
             open_trials = []

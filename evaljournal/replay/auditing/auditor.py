@@ -171,11 +171,11 @@ class Auditor:
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
-        starts_anew = self._state.sessions.starts_anew(event.session)
-        if starts_anew and event.session > 1:
+        is_independent = self._state.sessions.is_independent(event.session)
+        if is_independent and self._state.sessions.merged:
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
         self._starts = StartRules(self._state)
-        self._limits.begin_session(record, starts_anew=starts_anew)
+        self._limits.begin_session(record, is_independent=is_independent)
         for per_session in (self._slots, self._calls, self._output_times, self._probes):
             per_session.clear()
         self._retry_rules = self._rules_of(event)

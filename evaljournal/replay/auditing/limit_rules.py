@@ -91,18 +91,18 @@ class LimitRules:
         self._open: dict[str, dict[str, tuple[str, Need]]] = {}
         """Trial → scorer (empty: the attempt) → key and need of its call, until its real tokens are known."""
 
-    def begin_session(self, record: Record, *, starts_anew: bool) -> None:
-        """Start a session: the limits are recorded again, and earlier calls count, unless it starts anew."""
+    def begin_session(self, record: Record, *, is_independent: bool) -> None:
+        """Start a session: the limits are recorded again, and earlier calls count, unless it is independent of them."""
         self.flush()
         self._open.clear()
-        if starts_anew:
+        if is_independent:
             self._windows.clear()
         for windows in self._windows.values():
             for header, window in list(windows.items()):
                 window.is_active = False
                 if window.limit.source != "declared":
                     del windows[header]
-        self._origin = self._state.policy.known_limits.session_origin(record.at, record.t, starts_anew=starts_anew)
+        self._origin = self._state.policy.known_limits.session_origin(record.at, record.t, is_independent=is_independent)
 
     def see(self, limit: events.RateLimitSeen, record: Record) -> None:
         """Add a limit that was seen."""

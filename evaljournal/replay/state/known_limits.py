@@ -112,19 +112,19 @@ class RecordedLimits:
     inner_waits: dict[str, float] = attrs.field(factory=dict[str, float])
     """Rate-limit key of calls inside attempts → seconds that the last of them has waited in its slot."""
 
-    def begin_session(self, at: str, t: float, *, starts_anew: bool = False) -> None:
+    def begin_session(self, at: str, t: float, *, is_independent: bool = False) -> None:
         """Start a session, given the times of its first record. Its limits are recorded again."""
         self._limits.clear()
         self.inner_waits.clear()
-        self._origin = self.session_origin(at, t, starts_anew=starts_anew)
+        self._origin = self.session_origin(at, t, is_independent=is_independent)
         self._wall_origin = datetime.fromisoformat(at).timestamp() - t
-        if starts_anew:
+        if is_independent:
             self._last_time = 0.0
 
-    def session_origin(self, at: str, t: float, *, starts_anew: bool) -> float:
-        """Return the time when `t` was 0 in the next session; one that starts anew follows no earlier call."""
+    def session_origin(self, at: str, t: float, *, is_independent: bool) -> float:
+        """Return the time when `t` was 0 in the next session; an independent one follows no earlier call."""
         wall = datetime.fromisoformat(at).timestamp()
-        return (wall if starts_anew else max(wall, self._last_time)) - t
+        return (wall if is_independent else max(wall, self._last_time)) - t
 
     def see(self, limit: RateLimitSeen) -> None:
         """Add or replace a limit."""

@@ -92,7 +92,7 @@ class PolicyState:
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
         self._paused_time.count(self.pauses, self._sessions.previous_end)
         self._paused_time.begin_session()
-        self.known_limits.begin_session(record.at, record.t, starts_anew=self._sessions.starts_anew(event.session))
+        self.known_limits.begin_session(record.at, record.t, is_independent=self._sessions.is_independent(event.session))
         self.slot_use.clear()
         for per_session in (self.limits, self.limit_changes, self.raised_slots, self.scorer_keys, self.paces, self.pauses):
             per_session.clear()

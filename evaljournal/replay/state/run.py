@@ -207,7 +207,7 @@ class RunState:
         if records_model_calls(self.settings):
             self._table.attach(self.steps)
 
-        if self.sessions.starts_anew(event.session):  # With a budget of its own.
+        if self.sessions.is_independent(event.session):  # With a budget of its own.
             self._table.detach(BudgetEvents)
             self.budget = None
         if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):

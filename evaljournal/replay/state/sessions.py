@@ -128,7 +128,7 @@ class Sessions(list[SessionState]):
         """Whether the first trials of this session, or the first outputs of a scorer, failed with the error that stops it."""
         return any(error.stops_run(self.settings) for error in self.errors.repeated_errors.values())
 
-    def starts_anew(self, number: int) -> bool:
+    def is_independent(self, number: int) -> bool:
         """Return whether a session continues no earlier one: the first of a run and, in a merged run, of each shard."""
         return self.merged.is_first(number)
 
@@ -215,7 +215,7 @@ class SessionTime:
     offset: float
     """Wall-clock seconds between zero of the axis and zero of the session's `t`. Zero of the axis is that of the first session,
     or the start of a merged run; only sessions of different shards of it overlap."""
-    starts_anew: bool = False
+    is_independent: bool = False
     """Whether it continues no earlier session: the first of a run and, in a merged run, of each shard."""
     shard: str = ""
     """The shard that it belongs to, in a merged run."""
@@ -271,7 +271,7 @@ class SessionTimes:
         """
         start_at, t = self._merged_start
         offset = seconds_between(start_at, session.at) + t - session.start
-        if session.shard and session.starts_anew:
+        if session.shard and session.is_independent:
             return offset
         earlier_sessions = self.sessions[-1:] if session.shard else self.sessions
         ends = [earlier_session.offset + earlier_session.end for earlier_session in earlier_sessions]
