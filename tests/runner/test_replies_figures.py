@@ -123,7 +123,7 @@ from evaljournal import evaluation
 @evaluation(cases=[f"case {number}" for number in range(COUNT)], slots=20, durable="http", loop="asyncio")
 async def agent(name):
     messages = [{"role": "user", "content": name}]
-    async with httpx.AsyncClient(base_url="URL") as client:
+    async with httpx.AsyncClient(base_url="URL", verify=False) as client:
         for number in range(8):
             reply = (await client.post("/chat/completions", json={"model": "m", "messages": messages})).json()
             messages += [reply["choices"][0]["message"], {"role": "user", "content": f"{number}"}]
