@@ -150,10 +150,10 @@ def test_our_directories_are_no_top_level_packages(site: Path, tmp_path: Path, n
 @pytest.mark.parametrize(
     ("command", "place", "options"),
     [
-        (AS_MODULE, ".", ()),
         (AS_COMMAND, ".", ()),
-        (AS_COMMAND, "evals", ()),
         (AS_MODULE, "evals", ("--workers", "processes:1")),
+        pytest.param(AS_MODULE, ".", (), marks=pytest.mark.exhaustive),
+        pytest.param(AS_COMMAND, "evals", (), marks=pytest.mark.exhaustive),
     ],
 )
 def test_modules_of_the_user_with_our_names(
