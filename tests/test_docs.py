@@ -30,6 +30,8 @@ from tests.server import Server
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
+UNUSED_PLUGINS = ("langsmith_plugin", "hypothesispytest", "anyio", "xdist", "timeout")
+"""Plug-ins of pytest that no page needs; the first two are slow to import."""
 _BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -136,7 +138,7 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
         "OPENAI_BASE_URL": f"{root}/v1",
         "ANTHROPIC_API_KEY": "test",
         "ANTHROPIC_BASE_URL": root,
-        "PYTEST_ADDOPTS": "-p no:langsmith_plugin",  # LangChain's, slow to import.
+        "PYTEST_ADDOPTS": " ".join(f"-p no:{plugin}" for plugin in UNUSED_PLUGINS),
     }
     shutil.copytree(ROOT / "examples", tmp_path / "examples")  # As in a clone.
     with ExitStack() as servers:

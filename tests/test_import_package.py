@@ -150,10 +150,10 @@ def test_our_directories_are_no_top_level_packages(site: Path, tmp_path: Path, n
 @pytest.mark.parametrize(
     ("command", "place", "options"),
     [
-        (AS_MODULE, ".", ()),
         (AS_COMMAND, ".", ()),
-        (AS_COMMAND, "evals", ()),
         (AS_MODULE, "evals", ("--workers", "processes:1")),
+        pytest.param(AS_MODULE, ".", (), marks=pytest.mark.exhaustive),
+        pytest.param(AS_COMMAND, "evals", (), marks=pytest.mark.exhaustive),
     ],
 )
 def test_modules_of_the_user_with_our_names(
@@ -181,7 +181,8 @@ def test_the_plug_in_of_pytest_imports_nothing_else(site: Path, evals: Path) -> 
     names = ["evaljournal", "evaljournal.lazy_names", "evaljournal.pytest_plugin"]
     code = f"assert {names} == sorted(name for name in sys.modules if name.split('.')[0] == 'evaljournal')"
     (evals / "test_plain.py").write_text(f"import sys\ndef test_imports():\n    {code}\n")
-    command = ("-m", "pytest", "-q", "-p", "evaljournal", "-p", "no:cacheprovider")
+    others = ("cacheprovider", "hypothesispytest", "anyio")
+    command = ("-m", "pytest", "-q", "-p", "evaljournal", *(word for name in others for word in ("-p", f"no:{name}")))
     plain = clean_python(site, *command, "test_plain.py", cwd=evals)
     result = clean_python(site, *command, "--evals", "test_geo.py", cwd=evals)
 

@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import io
 import re
 import sys
@@ -74,9 +75,8 @@ def phrases_in(text: str) -> Iterator[tuple[int, str]]:
 
 def _texts_of_python(source: str) -> Iterator[tuple[int, str]]:
     """Yield the string literals, docstrings and comments of a module, each with its first line."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+    for line, text, _ in _strings(source):
+        yield line, text
     if _PATTERN.search(source):  # Otherwise no comment has a phrase; to find the comments takes most of the time.
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -99,11 +99,21 @@ def _messages(path: Path) -> Iterable[tuple[int, str]]:
 
 def _messages_of_python(source: str) -> Iterator[tuple[int, str]]:
     """Yield the string literals of a module that are not docstrings and have several words, each with its line."""
+    for line, text, is_docstring in _strings(source):
+        if " " in text and not is_docstring:
+            yield line, text
+
+
+@functools.cache
+def _strings(source: str) -> list[tuple[int, str, bool]]:
+    """Return the string literals of a module, each with its first line and whether it is a docstring."""
     nodes = list(ast.walk(ast.parse(source)))
     docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in docstrings:
-            yield node.lineno, node.value
+    return [
+        (node.lineno, node.value, node in docstrings)
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def trial_words_in(text: str) -> Iterator[tuple[int, str]]:

@@ -1,6 +1,7 @@
 """A few words that say nothing about a value are not the names of variables, parameters or functions."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,8 +53,8 @@ def test_names() -> None:
 
 def test_a_class_name_has_one_meaning() -> None:
     """No two public classes of the packages have the same name."""
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES]
-    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    classes = re.compile(r"^class (\w+)", re.MULTILINE)
+    names = Counter(name for file in SOURCES for name in classes.findall(file.read_text(encoding="utf-8")))
 
     assert [] == [name for name, count in names.items() if count > 1 and not name.startswith("_")]
 

@@ -62,7 +62,8 @@ def test_no_test_waits_for_a_process_without_limit() -> None:
     """Tests pass `timeout` to `subprocess.run`; other processes are of the class `tests.processes.Process`."""
     unbounded = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if "subprocess." in source else ():
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if name.startswith("subprocess.") and isinstance(node, ast.Call):
                 is_bounded = name == "subprocess.run" and "timeout" in {keyword.arg for keyword in node.keywords}

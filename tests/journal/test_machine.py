@@ -117,5 +117,5 @@ class JournalAndList(RuleBasedStateMachine):
             assert verify(PATH, files=self.disk).ok
 
 
-JournalAndList.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None, derandomize=True)
+JournalAndList.TestCase.settings = settings(stateful_step_count=12)
 TestJournalBesideList = JournalAndList.TestCase

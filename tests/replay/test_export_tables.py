@@ -299,14 +299,18 @@ def test_run_without_trials(tmp_path: Path, name: str) -> None:
     assert b"" != export_of(tmp_path / "bare", name) or name in {"jsonl", "atif"}
 
 
-def peak_of(path: Path, name: str) -> int:
-    """Export a run, discard the bytes, and return the peak memory."""
-    format_ = FORMATS[name]
-    tracemalloc.start()
-    source = Source(path)
+def export(path: Path, name: str) -> None:
+    """Export a run, and discard the bytes."""
+    format_, source = FORMATS[name], Source(path)
     pieces = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
     for piece in pieces:
         deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)
+
+
+def peak_of(path: Path, name: str) -> int:
+    """Export a run, discard the bytes, and return the peak memory."""
+    tracemalloc.start()
+    export(path, name)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak
@@ -318,6 +322,6 @@ def test_memory_does_not_grow_with_outputs(tmp_path: Path, name: str) -> None:
     for size in (15, 40):  # 15 are more than a request of traces.
         trials = itertools.chain.from_iterable(trial(f"t{n}", f"{n:04}" * 80_000) for n in range(size))
         write_sync(tmp_path / str(size), [started(), session(), *trials])
-    peak_of(tmp_path / "15", name)  # Imports and caches do not count.
+    export(tmp_path / "15", name)  # Imports and caches do not count.
 
     assert peak_of(tmp_path / "40", name) - peak_of(tmp_path / "15", name) < 4 * 80_000

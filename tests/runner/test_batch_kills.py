@@ -123,7 +123,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, expected: Ledger, seq: int, *, crashe
     check(provider, disk, outcome, expected)
 
 
-SLICE: Final = 10
+SLICE: Final = 5
 """Records at which the ordinary tests interrupt a run."""
 
 

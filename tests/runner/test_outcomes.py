@@ -363,8 +363,13 @@ def test_what_truncates_an_answer(path: Path, dialect: str, reason: str, cause: 
     assert next_step(failing_state, path).startswith(ADVICE[cause])
 
 
-@pytest.mark.parametrize("workers", [None, "processes:2"])
-@pytest.mark.parametrize("outcome", ["declined", "truncated"])
+@pytest.mark.parametrize(
+    ("outcome", "workers"),
+    [
+        *(("declined", None), ("truncated", None), ("truncated", "processes:2")),
+        pytest.param("declined", "processes:2", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_such_answers_can_be_excluded(server: Server, path: Path, name: str, outcome: str, workers: str | None) -> None:
     """With `exclude`, the trial is completed with its output and without scores, and no scorer is called for it."""
     options: dict[str, Any] = {f"on_{outcome}": "exclude", "workers": workers}

@@ -203,7 +203,8 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
 @pytest.mark.parametrize(
     ("size", "seed"),
     [
-        (8, 0),
+        (4, 0),
+        pytest.param(8, 0, marks=pytest.mark.exhaustive),
         *(pytest.param(12, seed, marks=pytest.mark.exhaustive) for seed in range(20)),
         *(pytest.param(size, 0, marks=pytest.mark.exhaustive) for size in (25, 40)),
     ],

@@ -91,7 +91,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> MemoryBatches:
     return provider
 
 
-@pytest.mark.parametrize("stride", [11, EVERY_RECORD])
+@pytest.mark.parametrize("stride", [29, EVERY_RECORD])
 @pytest.mark.parametrize("kind", ["agents", "batches", "judged batches"])
 async def test_one_damage_loses_one_output(tmp_path: Path, provider: MemoryBatches, kind: str, stride: int) -> None:
     """Wherever a bit is flipped or a record is deleted, the outputs of the other trials are kept, and the copy verifies."""
@@ -111,7 +111,7 @@ async def test_one_damage_loses_one_output(tmp_path: Path, provider: MemoryBatch
         shutil.rmtree(source)
 
 
-@pytest.mark.parametrize("stride", [3, EVERY_RECORD])
+@pytest.mark.parametrize("stride", [8, EVERY_RECORD])
 async def test_an_open_batch_keeps_its_other_lines(tmp_path: Path, provider: MemoryBatches, stride: int) -> None:
     """Resumed after one damage to a run that waits for a batch, only the lost trials are submitted again; it verifies."""
     provider.respond = MemoryBatches().respond

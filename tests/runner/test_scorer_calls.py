@@ -118,13 +118,14 @@ def judged_twice() -> AnyEvaluation:
     return defined
 
 
-def test_a_power_failure_at_any_record_loses_no_score() -> None:
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_a_power_failure_at_any_record_loses_no_score(stride: int) -> None:
     """A run with two judges that loses power at any record and is resumed has every score once, and passes its audit."""
     complete_disk = SimulatedDisk()
     assert run_until_power_failure(judged_twice(), complete_disk, 10**9) is not None
     last = max(record.seq for record in read(PATH, files=complete_disk))
 
-    for seq in range(3, last):
+    for seq in range(3, last, stride):
         disk, defined = SimulatedDisk(), judged_twice()
         run_until_power_failure(defined, disk, seq)
         disk = disk.after_power_failure(random.Random(seq))

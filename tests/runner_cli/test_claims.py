@@ -121,7 +121,14 @@ def test_leaves_are_compared_without_the_secret(run: Path) -> None:
     assert ({"failed"}, {"ok"}) == (swapped["leaves"], alone["scores"])
 
 
-@pytest.mark.parametrize("options", [("--all",), ("--trials", "case-1,case-2"), ("--failing",), ("--sample", 3, "--seed", 1)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--all",),
+        ("--sample", 3, "--seed", 1),
+        *(pytest.param(options, marks=pytest.mark.exhaustive) for options in (("--trials", "case-1,case-2"), ("--failing",))),
+    ],
+)
 def test_the_checker_of_the_examples_agrees(run: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
     """150 lines of standard library accept what `check` accepts, and reject what it rejects."""
     key = make_key(tmp_path)

@@ -259,18 +259,26 @@ async def closing(number: int) -> int:
 """
 
 
-@pytest.mark.parametrize("in_terminal", [False, True], ids=["pipe", "terminal"])
+CLOSING_STATEMENTS = (
+    "sys.stdout.close()",
+    "sys.stderr.close()",
+    "sys.stderr.buffer.close()",
+    "sys.stderr = io.StringIO(); sys.stderr.close()",
+    "sys.__stdout__.close(); sys.__stderr__.close()",
+    "sys.__stdout__.detach()",
+    "sys.stdout = sys.stderr = Raising()",
+    "sys.__stdout__ = sys.__stderr__ = Raising()",
+)
+
+
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "in_terminal"),
     [
-        "sys.stdout.close()",
-        "sys.stderr.close()",
-        "sys.stderr.buffer.close()",
-        "sys.stderr = io.StringIO(); sys.stderr.close()",
-        "sys.__stdout__.close(); sys.__stderr__.close()",
-        "sys.__stdout__.detach()",
-        "sys.stdout = sys.stderr = Raising()",
-        "sys.__stdout__ = sys.__stderr__ = Raising()",
+        *((statement, False) for statement in CLOSING_STATEMENTS),
+        *(
+            pytest.param(statement, True, marks=pytest.mark.exhaustive if number % 3 else ())
+            for number, statement in enumerate(CLOSING_STATEMENTS)
+        ),
     ],
 )
 def test_a_task_that_closes_a_standard_stream_does_not_end_the_run(statement: str, *, in_terminal: bool) -> None:

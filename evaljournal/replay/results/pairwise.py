@@ -8,6 +8,7 @@ model to ties (1970), which does not depend on the order of the comparisons, as 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import mul
 from typing import Any, Final
 
 import attrs
@@ -25,6 +26,7 @@ MAX_RANKED: Final = 50
 """Maximum number of runs and variants in a ranking; the time grows with the cube of their number."""
 _BLOCKS: Final = 256
 """Maximum number of blocks that the bootstrap draws from; of more cases, several are drawn together."""
+_NONE: Final = (0.0, 0.0, 0.0)
 _DRAWS: Final = 999
 _ITERATIONS: Final = 100
 _PRECISION: Final = 1e-6
@@ -204,10 +206,12 @@ def _ranking(model: str, sides: Sequence[_Side], cases: Sequence[_Counts], paths
     totals = _sum(cases)
     estimate = _fit(sides, totals)
     blocks = [_sum(cases[start::_BLOCKS]) for start in range(min(_BLOCKS, len(cases)))]
-    no_counts = {pair: [0.0, 0.0, 0.0] for pair in totals}
+    columns = {pair: [*zip(*(block.get(pair, _NONE) for block in blocks), strict=True)] for pair in totals}
 
     def strengths_of(sample: Mapping[int, int]) -> list[float]:
-        return _fit(sides, no_counts | _sum(blocks[number] for number in Counter(sample).elements()), estimate)
+        weights = [sample.get(number, 0) for number in range(len(blocks))]
+        counts = {pair: [sum(map(mul, values, weights)) for values in kinds] for pair, kinds in columns.items()}
+        return _fit(sides, counts, estimate)
 
     intervals = bootstrap(dict.fromkeys(range(len(blocks)), 1), strengths_of, resamples=_DRAWS)
     has_one_run = len({run for run, _ in sides}) == 1

@@ -155,8 +155,9 @@ def test_a_receiver_without_logs(collector: Collector, run: Path) -> None:
     assert "gen_ai.evaluation.result" in {event.name for span in collector.spans for event in span.events}
 
 
-def test_a_receiver_that_is_not_there(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_is_not_there(run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The end of a session does not wait for it; the warning names what has the rest."""
+    monkeypatch.setattr(live, "_FINAL_TIME", 1.0)
     send(otlp_output("http://127.0.0.1:9", has_content=True), run)
 
     assert "not all of" in caplog.text

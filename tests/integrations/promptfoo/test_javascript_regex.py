@@ -52,7 +52,7 @@ def our_match(pattern: str, flags: str, text: str) -> bool | str | None:
     return re.search(python_pattern, text if flags == "u" else code_units(text)) is not None
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [1_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
 def test_random_patterns(count: int) -> None:
     """A pattern matches where it does in Node, is invalid in both, or is rejected for a stated reason."""
     rng = random.Random(count)  # reproducible
