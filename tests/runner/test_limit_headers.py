@@ -7,7 +7,8 @@ import pytest
 
 from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.runner.calls.notes import REPLY_NOTE, note_reply, set_note_sink
-from evaljournal.runner.retries.limit_headers import AdvertisedLimit, advertised_limits
+from evaljournal.runner.retries.limit_headers import advertised_limits
+from tests.headers import advertised_limit
 
 NOW = 1_794_934_800.0
 """2026-11-17T17:00:00Z"""
@@ -30,8 +31,8 @@ def openai(**changes: str) -> dict[str, str]:
     return headers | {f"x-ratelimit-{name.replace('_', '-')}": value for name, value in changes.items()}
 
 
-REQUESTS = AdvertisedLimit("x-ratelimit-limit-requests", "requests", 500, MINUTE, 499, 0.12)
-TOKENS = AdvertisedLimit("x-ratelimit-limit-tokens", "tokens", 200_000, MINUTE, 199_500, 360.0)
+REQUESTS = advertised_limit("x-ratelimit-limit-requests", "requests", 500, MINUTE, 499, 0.12)
+TOKENS = advertised_limit("x-ratelimit-limit-tokens", "tokens", 200_000, MINUTE, 199_500, 360.0)
 
 
 def test_openai() -> None:
@@ -42,7 +43,7 @@ def test_openai() -> None:
 def test_project_tokens_are_a_limit_of_their_own() -> None:
     """A project's tokens are counted beside those of the organization."""
     headers = openai(limit_project_tokens="1000", remaining_project_tokens="900", reset_project_tokens="6s")
-    project = AdvertisedLimit("x-ratelimit-limit-project-tokens", "tokens", 1000, MINUTE, 900, 6.0)
+    project = advertised_limit("x-ratelimit-limit-project-tokens", "tokens", 1000, MINUTE, 900, 6.0)
     assert [REQUESTS, TOKENS, project] == advertised_limits(headers, NOW)
 
 
@@ -56,7 +57,7 @@ def test_azure() -> None:
         "x-ratelimit-remaining-tokens": "-1",
         "x-ratelimit-renewalperiod-tokens": "60",
     }
-    expected = [AdvertisedLimit("x-ratelimit-limit-requests", "requests", 10, 10.0, 9, None)]
+    expected = [advertised_limit("x-ratelimit-limit-requests", "requests", 10, 10.0, 9, None)]
     assert expected == advertised_limits(headers, NOW, "me.openai.azure.com")
 
 
@@ -78,9 +79,9 @@ def test_anthropic(prefix: str) -> None:
     """
     name = f"{prefix}anthropic-ratelimit-"
     expected = [
-        AdvertisedLimit(f"{name}requests-limit", "requests", 50, MINUTE, 49, 12.0),
-        AdvertisedLimit(f"{name}input-tokens-limit", "input_tokens", 30_000, MINUTE, 29_000, 12.0),
-        AdvertisedLimit(f"{name}output-tokens-limit", "output_tokens", 8000, MINUTE, 8000, 12.0),
+        advertised_limit(f"{name}requests-limit", "requests", 50, MINUTE, 49, 12.0),
+        advertised_limit(f"{name}input-tokens-limit", "input_tokens", 30_000, MINUTE, 29_000, 12.0),
+        advertised_limit(f"{name}output-tokens-limit", "output_tokens", 8000, MINUTE, 8000, 12.0),
     ]
     assert expected == advertised_limits(anthropic(prefix), NOW + 3600)
 
@@ -88,12 +89,12 @@ def test_anthropic(prefix: str) -> None:
 def test_anthropic_tokens_alone() -> None:
     """The sum of tokens is a limit if there is no other one of tokens."""
     headers = {name: value for name, value in anthropic().items() if "put-tokens" not in name}
-    assert ["requests", "tokens"] == [limit.unit for limit in advertised_limits(headers, NOW)]
+    assert ["requests", "tokens"] == [unit for _, unit, *_ in advertised_limits(headers, NOW)]
 
 
 def test_groq_counts_requests_per_day() -> None:
     """Groq has the names of OpenAI, but its requests are those of a day."""
-    windows = [limit.window for limit in advertised_limits(openai(), NOW, "api.groq.com")]
+    windows = [window for _, _, _, window, *_ in advertised_limits(openai(), NOW, "api.groq.com")]
     assert [DAY, MINUTE] == windows
 
 
@@ -105,7 +106,7 @@ def test_mistral() -> None:
         "ratelimitbysize-reset": "21",
         "x-ratelimitbysize-limit-month": "1000000000",
     }
-    expected = [AdvertisedLimit("x-ratelimitbysize-limit-minute", "tokens", 500_000, MINUTE, 499_900, 21.0, is_window=True)]
+    expected = [advertised_limit("x-ratelimitbysize-limit-minute", "tokens", 500_000, MINUTE, 499_900, 21.0, is_window=True)]
     assert expected == advertised_limits(headers, NOW)
 
 
@@ -117,9 +118,9 @@ def test_litellm() -> None:
         "x-litellm-version": "1.80",
     }
     expected = [
-        REQUESTS._replace(header="llm_provider-x-ratelimit-limit-requests"),
-        TOKENS._replace(header="llm_provider-x-ratelimit-limit-tokens"),
-        AdvertisedLimit("x-ratelimit-api_key-limit-requests", "requests", 100, MINUTE, 98, None),
+        ("llm_provider-x-ratelimit-limit-requests", *REQUESTS[1:]),
+        ("llm_provider-x-ratelimit-limit-tokens", *TOKENS[1:]),
+        advertised_limit("x-ratelimit-api_key-limit-requests", "requests", 100, MINUTE, 98, None),
     ]
     assert expected == advertised_limits(headers, NOW)
 
@@ -133,7 +134,7 @@ def test_litellm() -> None:
 def test_headers_without_a_unit(prefix: str, reset: str, seconds: float) -> None:
     """Headers without a unit are advice about requests; their window is the time until the reset."""
     headers = {f"{prefix}-limit": "60", f"{prefix}-remaining": "10", f"{prefix}-reset": reset}
-    expected = [AdvertisedLimit(f"{prefix}-limit", "requests", 60, seconds, 10, seconds, is_advice=True)]
+    expected = [advertised_limit(f"{prefix}-limit", "requests", 60, seconds, 10, seconds, is_advice=True)]
     assert expected == advertised_limits(headers, NOW)
 
 
@@ -144,8 +145,8 @@ def test_ietf_draft() -> None:
         "ratelimit": '"burst";r=50;t=30, "daily";r=900',
     }
     expected = [
-        AdvertisedLimit('ratelimit-policy "burst"', "requests", 100, MINUTE, 50, 30.0, is_advice=True),
-        AdvertisedLimit('ratelimit-policy "daily"', "requests", 1000, DAY, 900, None, is_advice=True),
+        advertised_limit('ratelimit-policy "burst"', "requests", 100, MINUTE, 50, 30.0, is_advice=True),
+        advertised_limit('ratelimit-policy "daily"', "requests", 1000, DAY, 900, None, is_advice=True),
     ]
     assert expected == advertised_limits(headers, NOW)
 
@@ -169,8 +170,8 @@ def test_ietf_draft() -> None:
 )
 def test_forms_of_a_reset(reset: str, seconds: float) -> None:
     """A reset is a duration, a number of seconds or a date."""
-    requests, _ = advertised_limits(openai(reset_requests=reset), NOW)
-    assert requests.reset == pytest.approx(seconds)
+    (*_, advertised, _, _), _ = advertised_limits(openai(reset_requests=reset), NOW)
+    assert advertised == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_an_absurd_period(period: str) -> None:
 def test_windows_can_be_computed_with(period: str, window: float) -> None:
     """A window is between a second and a month, whatever a reply says."""
     headers = openai(renewalperiod_requests=period, renewalperiod_tokens=period)
-    assert [window, window] == [limit.window for limit in advertised_limits(headers, NOW)]
+    assert [window, window] == [item[3] for item in advertised_limits(headers, NOW)]
 
 
 def test_names_that_are_ignored() -> None:

@@ -16,6 +16,7 @@ from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits, shared_limits
 from evaljournal.runner.retries.limit_headers import AdvertisedLimit, advertised_limits
+from tests.headers import advertised_limit
 
 REQUEST = CallSize()
 
@@ -28,12 +29,12 @@ def declared(**limits: float) -> Limits:
 
 def requests(size: float, remaining: float, *, reset: float | None = None, **fields: Any) -> list[AdvertisedLimit]:
     reset = (size - remaining) * MINUTE / size if reset is None else reset
-    return [AdvertisedLimit("x-ratelimit-limit-requests", "requests", size, MINUTE, remaining, reset, **fields)]
+    return [advertised_limit("x-ratelimit-limit-requests", "requests", size, MINUTE, remaining, reset, **fields)]
 
 
 def tokens(size: float, remaining: float) -> list[AdvertisedLimit]:
     reset = (size - remaining) * MINUTE / size
-    return [AdvertisedLimit("x-ratelimit-limit-tokens", "tokens", size, MINUTE, remaining, reset)]
+    return [advertised_limit("x-ratelimit-limit-tokens", "tokens", size, MINUTE, remaining, reset)]
 
 
 def start_when_allowed(limits: Limits, size: CallSize, t: float) -> AdmittedCall:
@@ -279,7 +280,7 @@ def test_a_small_bucket_is_used_at_its_rate(held: int) -> None:
 
 
 def mistral(remaining: float, reset: float) -> list[AdvertisedLimit]:
-    return [AdvertisedLimit("x-ratelimitbysize-limit-minute", "tokens", 60_000, MINUTE, remaining, reset, is_window=True)]
+    return [advertised_limit("x-ratelimitbysize-limit-minute", "tokens", 60_000, MINUTE, remaining, reset, is_window=True)]
 
 
 def test_a_fixed_window_is_spread_over_its_rest() -> None:
@@ -391,7 +392,7 @@ def test_a_limit_without_a_reset_is_spread_evenly() -> None:
     """Azure has fixed windows: what remains does not say when the next one begins. Calls before the first reply count."""
     known, t = Limits(), 1.0
     calls = [known.start(REQUEST, 0.0) for _ in range(20)]
-    known.read(calls[0], [AdvertisedLimit("x-ratelimit-limit-requests", "requests", 100, 10.0, 90, None)], 1.0, is_429=False)
+    known.read(calls[0], [advertised_limit("x-ratelimit-limit-requests", "requests", 100, 10.0, 90, None)], 1.0, is_429=False)
     count = 20
     while (t := start_when_allowed(known, REQUEST, t).t) < 10:
         count += 1
@@ -430,7 +431,7 @@ def test_anthropic_starts_at_half_its_rate() -> None:
     starts = []
     for header in ("anthropic-ratelimit-requests-limit", "x-ratelimit-limit-requests"):
         known, t = Limits(), 0.0
-        advertised = [AdvertisedLimit(header, "requests", 600, MINUTE, 599, 0.1)]
+        advertised = [advertised_limit(header, "requests", 600, MINUTE, 599, 0.1)]
         known.read(known.start(REQUEST, 0.0), advertised, 0.0, is_429=False)
         count = 0
         while (t := start_when_allowed(known, REQUEST, t).t) < 10:

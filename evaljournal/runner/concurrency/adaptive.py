@@ -21,7 +21,7 @@ from typing import Final, assert_never
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.replay.state.pauses import PACE_CHANGE
 from evaljournal.runner.concurrency.breaker import Breaker
-from evaljournal.runner.concurrency.constants import FEW, LONG_TIME, MANY, SEVERAL, SHORT_TIME, SMOOTHING, WINDOW
+from evaljournal.runner.concurrency.constants import CLEARLY_MORE, FEW, LONG_TIME, MANY, SEVERAL, SHORT_TIME, SMOOTHING, WINDOW
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight, lower_load
 from evaljournal.runner.concurrency.latency import LatencyBaseline
 from evaljournal.runner.concurrency.pace import FIRST_PACE, PLATEAU_LONGEST, SHORTEST_ROUND_TRIP, Pace
@@ -43,8 +43,6 @@ from evaljournal.runner.concurrency.start import Start
 _LIMITED_SHARE: Final = 0.65
 """A limit is exceeded if this share of the latest `WINDOW` starts, and at least `MANY`, were rate limited. With 20 % of random
 429s that happens about once in 30,000 starts."""
-_SURVIVED: Final = 1.2
-"""A call in flight was accepted if it has taken this many times as long as failures take."""
 
 
 class Adaptive:
@@ -71,7 +69,6 @@ class Adaptive:
         """The latest rate-limited starts after `_last_change`, by their order."""
         self._limited_trials: dict[str, tuple[int, float]] = {}
         """Trial → its rate limits in a row, and its last rate-limited start after `_last_change`."""
-        self._total_429s = 0
         self._last_change = 0
         """The newest start when a 429 last changed a limit or a pace; earlier starts cannot change it again."""
         self._recorded_pace: float | None = None
@@ -111,7 +108,7 @@ class Adaptive:
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt may start at `t`."""
-        if self._breaker.open:
+        if self._breaker.outage:
             # Probes may start even if hung calls fill the limit; otherwise the run could not recover.
             next_probe = self._breaker.next_probe
             return PROBE if t >= next_probe else StartPermit(open=False, check_at=next_probe)
@@ -134,8 +131,8 @@ class Adaptive:
     def _advance(self, t: float) -> None:
         """Process everything that is due by `t`, each at its own time."""
         while True:
-            hung_at = math.inf if self._breaker.open or len(self._calls) < SEVERAL else self._hung_at()
-            pause_end = math.inf if self._breaker.open or self._pause.event is None else self._pause.event.until
+            hung_at = math.inf if self._breaker.outage or len(self._calls) < SEVERAL else self._hung_at()
+            pause_end = math.inf if self._breaker.outage or self._pause.event is None else self._pause.event.until
             next_at = min(hung_at, pause_end, self._random_429s.result_at)
             if next_at > t:
                 break
@@ -159,11 +156,11 @@ class Adaptive:
             in_flight=len(self._calls) + 1,
             limit=self.limit,
             group=self._latency.group_for_start(self._start_count, self.limit, self._in_flight.last_lowered),
-            probe=self._breaker.open,
+            probe=bool(self._breaker.outage),
         )
         if self._pace.estimate is not None or self._pace.fixed_pace is not None:
             self._pace.record_start(self._now, self._flow(self.limit), self._round_trip)
-        if self._breaker.open:
+        if self._breaker.outage:
             self._breaker.record_probe(self._now)
         if random_429s.last_test_start:
             if trial in self._limited_trials:  # Another 429 of this trial would not count, so the test is one start longer.
@@ -184,7 +181,7 @@ class Adaptive:
             case "succeeded":
                 self._latency.record_success(result.elapsed)
                 has_closed = self._record_answer(start)
-                if not has_closed and not self._breaker.open and not self._random_429s.last_test_start:
+                if not has_closed and not self._breaker.outage and not self._random_429s.last_test_start:
                     self._grow(start)
             case "rate_limited":
                 self._count_failure(start)
@@ -227,7 +224,7 @@ class Adaptive:
         if not start.is_accepted:
             start.is_accepted = True
             self._in_flight.accept(start.in_flight)
-            if self._breaker.failures and not self._breaker.open:
+            if self._breaker.failures and not self._breaker.outage:
                 self._breaker.accept(self._newest_accepted)
 
     def _count_failure(self, start: Start) -> None:
@@ -244,7 +241,7 @@ class Adaptive:
                 self._mark_accepted(start)
 
     def _has_survived(self, start: Start) -> bool:
-        return self._now - start.t >= _SURVIVED * self._failure_seconds
+        return self._now - start.t >= CLEARLY_MORE * self._failure_seconds
 
     # The load
 
@@ -276,9 +273,9 @@ class Adaptive:
             return
         latency.restart()
         is_worse = not comparison.raises_throughput and comparison.newest_is_high
-        if is_worse and not self._breaker.open and not self._random_429s.is_testing and in_flight.limit > 1:
+        if is_worse and not self._breaker.outage and not self._random_429s.is_testing and in_flight.limit > 1:
             # The baseline may be out of date, because the endpoint became slower by itself: measure the lower load again.
-            limit = min(int(comparison.low + 0.5), lower_load(int(comparison.high)))
+            limit = min(round(comparison.low), lower_load(int(comparison.high)))
             in_flight.measure_lower(self._now, self._start_count, limit)
             self._record_limit("trying", str(comparison))
 
@@ -309,7 +306,7 @@ class Adaptive:
         is_counted = start.order in breaker.failures
         self._weigh_latency(start, seconds if is_counted else None)
         in_flight.timeouts += is_counted and start.order > in_flight.last_lowered
-        if breaker.open or self.limit == 1 or breaker.newest_answered <= in_flight.last_lowered:
+        if breaker.outage or self.limit == 1 or breaker.newest_answered <= in_flight.last_lowered:
             self._process_unavailable(start, failures)  # At a lower load, calls time out too: the endpoint is unavailable.
         elif in_flight.timeouts >= breaker.in_a_row(FEW):
             evidence = f"{in_flight.timeouts} calls timed out, and none that was sent later was answered soon"
@@ -320,7 +317,7 @@ class Adaptive:
     def _process_unavailable(self, start: Start, failures: int) -> None:
         """Open the breaker if there are enough failures; if it is open, schedule the next probe."""
         breaker = self._breaker
-        if breaker.open:
+        if breaker.outage:
             if not start.probe:
                 return
             evidence = breaker.close_without_outage(self._start_count)
@@ -338,31 +335,32 @@ class Adaptive:
         self._pace.anchor = None  # The token bucket overflows meanwhile, and no rate can be measured across the pause.
         self._cancel_test()
         self._random_429s.restart(self._start_count)
-        pause = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
+        pause = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.outage, evidence=evidence)
         self._pause = CurrentPause(pause)
         self._changes.append(pause)
 
     def _resume(self, evidence: str) -> None:
         """Record that the breaker is closed."""
-        if self._breaker.reason == "all_rate_limited":
+        assert self._pause.event is not None, "the breaker was open"
+        reason, self._pause = self._pause.event.reason, CurrentPause()
+        if reason == "all_rate_limited":
             self._pace.resume(self._now)
             self._pace_evidence = "calls are accepted again"
-        self._pause = CurrentPause()
-        self._changes.append(IntakeResumed(reason=self._breaker.reason, evidence=evidence))
+        self._changes.append(IntakeResumed(reason=reason, evidence=evidence))
 
     # 429s
 
     def _process_rate_limit(self, start: Start, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
         breaker = self._breaker
-        self._total_429s += 1
+        self._random_429s.limited_calls += 1
         count, last = self._limited_trials.get(start.trial, (0, math.inf))
         is_new = start.order > self._last_change
         self._limited_trials[start.trial] = count + 1, start.order if is_new else last
-        if breaker.open:
+        if breaker.outage:
             if start.order <= breaker.barrier:
                 return
-            if breaker.reason != "all_rate_limited":
+            if breaker.outage != "all_rate_limited":
                 if (evidence := breaker.answer(start, self._now, self._start_count)) is not None:
                     self._resume(evidence)
                 return
@@ -378,7 +376,7 @@ class Adaptive:
             return
         self._limited_starts[start.order] = start
         if len(self._limited_starts) > SEVERAL * WINDOW:
-            self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
+            del self._limited_starts[min(self._limited_starts)]
         limited_starts = [
             self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
         ]
@@ -444,11 +442,12 @@ class Adaptive:
     def _count_unexplained(self, start: Start) -> bool:
         """Count a 429 that may be random; return whether a test begins."""
         random_429s, pace = self._random_429s, self._pace
-        if not random_429s.count(start, len(self._calls), self._total_429s) or self._in_flight.phase == "comparing":
+        accepted_rate = random_429s.count(start, len(self._calls))
+        if accepted_rate is None or self._in_flight.phase == "comparing":
             return False
         self._pace_evidence = f"{random_429s.observed_share:.0%} of calls were rate limited, and no limit explains it"
         random_429s.begin_test(self._start_count)
-        rate = min(random_429s.rate, pace.estimate or random_429s.rate)
+        rate = min(accepted_rate, pace.estimate or accepted_rate)
         # Rejected calls may have used up tokens: let the bucket refill first.
         pace.fixed_pace, pace.next_start = TEST_PACE * rate, self._now + MANY / rate
         return True
@@ -462,8 +461,7 @@ class Adaptive:
             self._pace_evidence = f"{random_429s.share:.0%} of calls are rate limited at any pace"
         else:
             self._pace_evidence = "fewer 429s at a lower pace"
-            pace.adopt(random_429s.rate, self._now)
-            pace.next_start = self._now
+            pace.adopt((pace.fixed_pace or 0.0) / TEST_PACE, self._now)
 
     def _begin_change(self) -> None:
         """Forget the 429s that change a limit or a pace now."""

@@ -44,9 +44,8 @@ class _FailedTrial:
 class Breaker:
     """The failures since the last accepted call, and the outage if there is one."""
 
-    open: bool = False
-    reason: str = ""
-    """`unavailable`, `no_response`, or `all_rate_limited`: every call is rate limited at any pace."""
+    outage: str = ""
+    """`unavailable`, `no_response`, or `all_rate_limited`: every call is rate limited at any pace; empty if it is closed."""
     outage_start: float = 0.0
     next_probe: float = 0.0
     barrier: int = 0
@@ -99,9 +98,9 @@ class Breaker:
         self.begin("unavailable", first_start, t, max(self.failures))
         return f"{len(self.failures)} calls failed in {t - first_start:.1f} s, and none was answered"
 
-    def begin(self, reason: str, outage_start: float, t: float, newest_start: int, *, probe_at: float | None = None) -> None:
+    def begin(self, outage: str, outage_start: float, t: float, newest_start: int, *, probe_at: float | None = None) -> None:
         """Open the breaker: only probes may start."""
-        self.open, self.reason, self.outage_start, self.barrier = True, reason, outage_start, newest_start
+        self.outage, self.outage_start, self.barrier = outage, outage_start, newest_start
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
     def record_probe(self, t: float) -> None:
@@ -119,22 +118,22 @@ class Breaker:
         if self.failed_trials:
             self.failed_trials.pop(start.trial, None)
         self.single_share -= _WEIGHT * self.single_share
-        if self.open and start.order > self.barrier:
+        if self.outage and start.order > self.barrier:
             return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
         return self.close_without_outage(newest_start) if self.failures else None
 
     def close_without_outage(self, newest_start: int) -> str | None:
         """Close the breaker if too few failures are left whose trials are not the cause; return the evidence."""
         self.accept(self.newest_answered)
-        if not self.open or self.reason != "unavailable" or len(self.failures) >= SEVERAL:
+        if self.outage != "unavailable" or len(self.failures) >= SEVERAL:
             return None
         return self._close(newest_start, "only inputs fail that have failed while others were answered")
 
     def _close(self, newest_start: int, evidence: str) -> str:
-        self.open, self.barrier = False, newest_start
+        self.outage, self.barrier = "", newest_start
         self.failures.clear()
         return evidence
 
     def _gap(self, t: float) -> float:
-        probes = _LIMITED_PROBES if self.reason == "all_rate_limited" else _PROBES
+        probes = _LIMITED_PROBES if self.outage == "all_rate_limited" else _PROBES
         return min(max((t - self.outage_start) / probes, PROBE_SOONEST), PLATEAU_LONGEST)

@@ -14,5 +14,8 @@ SMOOTHING: Final = 0.1
 SHORT_TIME, LONG_TIME = 5.0, 120.0
 """Seconds until what was found is tested again: at first, and at most. They are doubled while the result is the same. Also the
 shortest time without a response that is an outage, and the longest pause for a Retry-After."""
+CLEARLY_MORE: Final = 1.2
+"""Ratio from which two loads or times are not the same: loads are compared, and a call that takes as many times as long as
+failures take was accepted."""
 GROWTH_STEP: Final = 1.25
 """Growth of the limit per round trip, and of the first pace per answer."""

@@ -12,7 +12,7 @@ There are four phases:
 
 from typing import Final, Literal
 
-from attrs import define
+from attrs import define, field
 
 from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, SEVERAL, SHORT_TIME, WINDOW
 from evaljournal.runner.concurrency.start import Start
@@ -26,8 +26,6 @@ SHORT_RUN: Final = 1000
 BUSY_SHARE: Final = 0.85
 """Share of the limit that must be in use before a higher one is tried. 429s at more than this share of a known limit belong to
 it."""
-OTHER_LOAD: Final = 1.2
-"""Ratio from which two loads are compared."""
 
 
 def lower_load(load: int) -> int:
@@ -60,9 +58,8 @@ class InFlight:
     highest_accepted_load: int = 0
     accepted_above: int = 0
     """Accepted starts above `known_limit` since the test began."""
-    limited_above: int = 0
-    """Rate-limited starts above the accepted load, since that last rose."""
-    last_limited_above: int = 0
+    limited_above: list[int] = field(factory=list[int])
+    """The order of rate-limited starts above the accepted load, since that last rose."""
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     threshold: int | None = None
@@ -83,7 +80,7 @@ class InFlight:
         """Record that a call was accepted with this many in flight."""
         self.accepted_above += in_flight > self.known_limit
         if in_flight > self.highest_accepted_load:
-            self.highest_accepted_load, self.limited_above = in_flight, 0
+            self.highest_accepted_load, self.limited_above = in_flight, []
 
     def record_success(self, start: Start, t: float, proven_limit: int) -> None:
         """Raise the limit if it is used, up to `proven_limit`."""
@@ -128,7 +125,7 @@ class InFlight:
         if self.by_latency:
             self.phase, self.phase_start = "comparing", t
             self.is_upward = (self.is_upward or self.known_limit == 1) and self.known_limit < self.slots
-            # More than `OTHER_LOAD`, rounded up, because a smaller difference is not compared.
+            # More than `CLEARLY_MORE`, rounded up, because a smaller difference is not compared.
             higher_load = min(self.known_limit - -self.known_limit // SEVERAL, self.slots)
             self.limit = higher_load if self.is_upward else lower_load(self.known_limit)
         elif self.known_limit < self.slots:
@@ -152,11 +149,10 @@ class InFlight:
         is_above = start.in_flight > max(self._safe_load(), self.known_limit)
         if start.in_flight <= FEW or not (is_near or is_above):
             return False
-        if start.order - self.last_limited_above > max(WINDOW, self.limit // 2):
-            self.limited_above = 0
-        self.limited_above += 1
-        self.last_limited_above = max(self.last_limited_above, start.order)
-        return self.limited_above >= min(FEW, self.limit) and (self.known_limit > 0 or not self.is_short)
+        if self.limited_above and start.order - max(self.limited_above) > max(WINDOW, self.limit // 2):
+            self.limited_above.clear()
+        self.limited_above.append(start.order)
+        return len(self.limited_above) >= min(FEW, self.limit) and (self.known_limit > 0 or not self.is_short)
 
     def discard(self) -> None:
         """Forget a limit that 429s were the evidence for: they have another reason."""
@@ -170,7 +166,7 @@ class InFlight:
         self._hold(limit, t, self._longer_period() if is_same else SHORT_TIME)
         self.by_latency, self.last_lowered = False, last_start
         self.highest_accepted_load = min(self.highest_accepted_load, limit)
-        self.limited_above = self.timeouts = 0
+        self.limited_above, self.timeouts = [], 0
         return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
 
     def measure_lower(self, t: float, last_start: int, limit: int) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 
 from attrs import define, field
 
-from evaljournal.runner.concurrency.constants import MANY, SEVERAL, SMOOTHING, WINDOW
-from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, OTHER_LOAD, UNPROVEN_LIMIT
+from evaljournal.runner.concurrency.constants import CLEARLY_MORE, MANY, SEVERAL, SMOOTHING, WINDOW
+from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, UNPROVEN_LIMIT
 from evaljournal.runner.concurrency.start import Group, Start
 
 _SLOW_PART: Final = 8
@@ -109,7 +109,7 @@ class LatencyBaseline:
             self.restart()
             return None
         low, high = sorted((self.baseline, self.newest))
-        if OTHER_LOAD * low[0] > high[0]:
+        if CLEARLY_MORE * low[0] > high[0]:
             return None  # Neither the same load nor clearly another one.
         return LoadComparison(*low, *high, newest_is_high=high is self.newest)
 

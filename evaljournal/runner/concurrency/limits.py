@@ -168,20 +168,28 @@ class _Limit:
             return 0.0
         return (amount - self.level) / self.rate if self.rate else self.window_end - self.t
 
-    def read_level(self, call: AdmittedCall, needs: float, item: AdvertisedLimit, t: float) -> None:
-        """Take the level from the newest reply; `needs` are those of all calls that have started."""
+    def read(self, item: AdvertisedLimit, sent_at: float, later_needs: float, t: float) -> float:
+        """Take the level from a reply, if it is the newest; return what it says remains.
+
+        `later_needs` are those of the calls that have started since its request was sent.
+        """
         _, _, size, window, remaining, reset, _, is_window = item
-        self.newest_sent = call.t
+        if size != self.size:
+            self.resize(size, window)
+        if sent_at <= self.newest_sent:
+            return remaining
+        self.newest_sent = sent_at
         if self.is_even or reset is None:
-            return
+            return remaining
         if is_window:
             self.window_end, self.rate, self.capacity = t + reset, 0.0, size
         else:  # A reset within the window may be rounded to seconds; a longer one shows that the window is longer.
             self.rate = (size - remaining) / reset if reset > window and remaining < size else size / window
         if remaining > self.capacity:
             self.capacity = remaining
-        level = remaining - needs + call.all_needs[self.index] + self.rate * (self.t - call.t)
+        level = remaining - later_needs + self.rate * (self.t - sent_at)
         self.level = level if level < self.capacity else self.capacity
+        return remaining
 
 
 class Limits:
@@ -381,24 +389,25 @@ class Limits:
 
     def read(self, call: AdmittedCall, advertised: Sequence[AdvertisedLimit], t: float, *, is_429: bool) -> None:
         """Update advertised limits from the reply to a call."""
+        sent_at, _, needs, needs_before, _ = call
         with self._lock:
             if is_429:
                 self._last_429 = t
-                if advertised and all(item.remaining >= call.needs[_UNITS.index(item.unit)] for item in advertised):
+                if advertised and all(remaining >= needs[_UNITS.index(unit)] for _, unit, _, _, remaining, *_ in advertised):
                     self._capped_at = t
             self._has_answer |= bool(advertised)
+            all_needs = self._needs
             for item in advertised:
-                limit = self._limits.get(item[0]) or self._add(item, t)
+                limit = self._limits.get(item[0])
+                if limit is None:
+                    limit = self._add(item, t)
                 index = limit.index
-                if item[2] != limit.size:
-                    limit.resize(item[2], item.window)
-                if call.t > limit.newest_sent:
-                    limit.read_level(call, self._needs[index], item, t)
+                remaining = limit.read(item, sent_at, all_needs[index] - needs_before[index], t)
                 if is_429:
                     if limit.contradictions < FEW:
                         limit.contradict(0)
-                elif item[4] < call.needs[index] or limit.contradictions:
-                    self._check_success(limit, call, item[4])
+                elif remaining < needs[index] or limit.contradictions:
+                    self._check_success(limit, call, remaining)
 
     def _check_success(self, limit: _Limit, call: AdmittedCall, remaining: float) -> None:
         """Compare a success with what its reply says."""
@@ -434,10 +443,12 @@ class Limits:
             if (output_tokens := real.get("output_tokens")) is not None:
                 self._output_tokens = _mean(self._output_tokens, output_tokens)
             for limit in self._limits.values():
-                amount = real.get(_UNITS[limit.index], 0.0)
+                amount = real.get(_UNITS[limit.index])
+                if amount is None:
+                    continue
                 if amount > limit.size and limit.seen.source == "advertised":
                     limit.contradict(_INFINITY)
-                if limit.is_even and _UNITS[limit.index] in real:  # Otherwise the headers say what was counted.
+                if limit.is_even:  # Otherwise the headers say what was counted.
                     if limit.seen.unit == "tokens" and size.max_output is not None:
                         amount = self._need(size)[limit.index]  # What is reserved is not returned, but its estimate improves.
                     limit.debt = max(limit.debt + amount - call.needs[limit.index], 0.0)

@@ -148,6 +148,7 @@ class Pace:
         last 429 may have used the tokens, so a shorter time is no measurement.
         """
         anchor, estimate = self.anchor, self.estimate
+        half = (estimate or 0.0) / 2
         granted = max(start.order - (anchor.order if anchor else 0) - self.starts_without_token, 0)
         seconds = max(start.t - (anchor.t if anchor else 0.0), _SHORTEST_TIME)
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
@@ -161,7 +162,7 @@ class Pace:
         elif anchor is None:
             self.phase_start = t
         elif granted == self.granted_calls:
-            self._search(estimate / 2, t)
+            self._search(half, t)
             if self.starts_without_token > 1:  # A single 429 may be random.
                 return None
         elif is_enough:
@@ -169,7 +170,7 @@ class Pace:
         else:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
             highest_rate = (granted + 1) / seconds if seconds >= round_trip else estimate
-            self._search(min(max(granted / seconds, estimate / 2), highest_rate), t)
+            self._search(min(max(granted / seconds, half), highest_rate), t)
         self.granted_calls = granted
         if is_enough or anchor is None:
             self.accepted_rate = granted / seconds or self.accepted_rate
@@ -192,9 +193,9 @@ class Pace:
         self.is_searching, self.measured_rate = False, 0.0
 
     def adopt(self, rate: float, t: float) -> None:
-        """Begin a plateau at a rate that a test has confirmed."""
+        """Begin a plateau at a rate that a test has confirmed, with the next start."""
         self.anchor = self.fixed_pace = None
-        self.measured_rate = rate
+        self.measured_rate, self.next_start = rate, t
         self._begin_plateau(rate, self._first_period(rate), t)
 
     def _search(self, rate: float, t: float) -> None:

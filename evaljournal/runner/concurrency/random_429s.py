@@ -20,8 +20,8 @@ TEST_PACE: Final = 0.8
 _TEST_EXPECTED_429S: Final = 10
 """429s expected in a test if they are random; none means a rate limit. (A test begins where 429s happen to be frequent, so
 fewer occur.)"""
-_MEMORY: Final = int(2 * _TEST_EXPECTED_429S / _TESTED_SHARE)
-"""Starts after which counts of random 429s are halved: twice the longest test."""
+_LONGEST_TEST: Final = int(_TEST_EXPECTED_429S / _TESTED_SHARE)
+"""Starts of a test. After twice as many, counts of random 429s are halved."""
 _LARGEST_SHARE: Final = 0.9
 """More are not random."""
 
@@ -36,12 +36,10 @@ class Random429s:
     """The first start that is counted."""
     signs: list[Start] = field(factory=list[Start])
     """Unexplained 429s since `first_start`."""
-    earlier_429s: int = 0
-    """All 429s before the first sign."""
+    limited_calls: int = 0
+    """All 429s since the first sign, explained ones included."""
     observed_share: float = 0.0
     """Share of 429s that led to the current test."""
-    rate: float = 0.0
-    """Accepted calls per second between the signs of the current test."""
     last_test_start: int = 0
     """Last start of the test, which begins at `first_start`; 0 while there is none."""
     result_at: float = math.inf
@@ -57,32 +55,27 @@ class Random429s:
         mean = self.share * starts
         return mean + SEVERAL * math.sqrt(mean)
 
-    def count(self, start: Start, in_flight: int, total_429s: int) -> bool:
-        """Count an unexplained 429 with this many in flight; return whether a test should begin.
-
-        `total_429s` is the number of 429s so far, explained ones included.
-        """
+    def count(self, start: Start, in_flight: int) -> float | None:
+        """Count an unexplained 429 with this many in flight; return the accepted calls per second if a test should begin."""
         if start.order < self.first_start:
-            return False
+            return None
         if not self.signs:
-            self.earlier_429s = total_429s - 1
+            self.limited_calls = 1
         self.signs.append(start)
         if self.is_testing:
-            return False
+            return None
         starts = start.order - self.first_start + 1
         self.observed_share = len(self.signs) / starts
-        if starts > _MEMORY:
-            self.first_start, self.earlier_429s = start.order - _MEMORY // 2, total_429s - len(self.signs) // 2
-            self.signs = self.signs[-(len(self.signs) // 2) :]
+        if starts > 2 * _LONGEST_TEST:
+            self.first_start, self.limited_calls = start.order - _LONGEST_TEST, len(self.signs) // 2
+            self.signs = self.signs[-self.limited_calls :]
             self.share = min(self.share, self.observed_share)
-        accepted_calls = start.order - self.signs[0].order - (total_429s - self.earlier_429s)
+        accepted_calls = start.order - self.signs[0].order - self.limited_calls
         seconds = start.t - self.signs[0].t
         is_measured = accepted_calls >= max(MEASURED_CALLS, in_flight) and seconds > 0
-        if len(self.signs) < MANY + self.expected(starts) or not is_measured:
-            return False
-        # Between two 429s a rate limit grants exactly its rate.
-        self.rate = accepted_calls / seconds
-        return self.observed_share > _TESTED_SHARE
+        if len(self.signs) < MANY + self.expected(starts) or not is_measured or self.observed_share <= _TESTED_SHARE:
+            return None
+        return accepted_calls / seconds  # Between two 429s a rate limit grants exactly its rate.
 
     def begin_test(self, newest_start: int) -> None:
         """Test the starts after `newest_start`."""
