@@ -54,10 +54,6 @@ class EventTable(dict[type[Event], tuple[MethodType, ...]]):
         for kind, methods in self.items():
             self[kind] = tuple(method for method in methods if type(method.__self__) is not cls)
 
-    def attached(self) -> set[type]:
-        """Return the classes of the projections that are called."""
-        return {type(method.__self__) for methods in self.values() for method in methods} - {_FirstEvent}
-
     def _add(self, kind: type[Event], method: MethodType) -> None:
         self[kind] = tuple(sorted((*self[kind], method), key=self._position))
 

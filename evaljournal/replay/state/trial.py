@@ -325,11 +325,6 @@ class TrialState:
         return "" if self.retry_history is None else self.retry_history.error
 
     @property
-    def location(self) -> str:
-        """The line of the user's code that raised the last error; empty if there is none."""
-        return "" if self.retry_history is None else self.retry_history.location
-
-    @property
     def reason(self) -> str:
         """Why the trial last failed."""
         return "" if self.retry_history is None else self.retry_history.reason

@@ -20,7 +20,7 @@ from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
-from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.amounts import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.errors import UsageError, command, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe

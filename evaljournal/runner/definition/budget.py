@@ -1,22 +1,14 @@
 """Budgets as the user writes them: units and amounts."""
 
-import math
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from evaljournal.replay.state.budget import UNITS, Amounts
+from evaljournal.runner.definition.amounts import OFF, parse_amount
 from evaljournal.runner.errors import UsageError, suggest
-
-OFF: Final = "none"
-"""Turns a setting off, or removes one unit of a budget."""
 
 BudgetValue = Mapping[str, float | str | None] | list[str] | tuple[str, ...] | str | None
 """A budget as a user may write it: `{"cost": 5}`, `"cost=5"` or several such strings."""
-
-_NUMBER: Final = re.compile(r"((?:\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?)\s*([kKmM]?)", re.ASCII)
-_MAX_AMOUNT: Final = 10**12
-_FACTORS: Final = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 def parse_budget(setting: str, value: BudgetValue, base: Mapping[str, float] | None = None) -> Amounts | None:
@@ -52,19 +44,3 @@ def _pairs(setting: str, value: Any) -> list[tuple[str, Any]]:
 def _number(setting: str, unit: str, value: Any) -> float:
     amount = value.removeprefix("$") if unit == "cost" and isinstance(value, str) else value
     return parse_amount(amount, setting=setting, shown=f"{unit}={value}")
-
-
-def parse_amount(value: object, *, setting: str, shown: object) -> float:
-    """Return a number above 0, written as 200000, `200k` or `1.5M`; an error shows the value as `shown`."""
-    amount: object = value
-    if isinstance(value, str):
-        match = _NUMBER.fullmatch(value)
-        amount = float(match[1]) * _FACTORS[match[2].lower()] if match else None
-    is_number = isinstance(amount, int) or (
-        isinstance(amount, float) and math.isfinite(amount)
-    )  # `isfinite` fails for 10**400.
-    if not isinstance(amount, int | float) or not is_number or isinstance(amount, bool) or amount <= 0:
-        raise UsageError("must be a number above 0; k stands for thousands, M for millions", setting=setting, value=shown)
-    if amount > _MAX_AMOUNT:
-        raise UsageError(f"must be at most {_MAX_AMOUNT:,}", setting=setting, value=shown)
-    return float(amount)

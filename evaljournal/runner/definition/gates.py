@@ -188,16 +188,16 @@ def gate_problems(state: RunState, path: Path | None = None) -> list[str]:
     ]
 
 
-def problems(state: RunState, scorers: Iterable[str] = (), path: Path | None = None) -> list[str]:
-    """Return why a finished run did not pass: errors, unscored outputs, and gates that did not pass.
+def problems(state: RunState, path: Path | None = None) -> list[str]:
+    """Return why a finished run did not pass: errors, unscored outputs, and gates that did not pass."""
+    return [*trial_problems(state), *gate_problems(state, path)]
+
+
+def trial_problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
+    """Return what did not pass apart from gates: errors and unscored outputs.
 
     Only the run's own scorers and `scorers` count: another scorer that failed in a `rescore` is ignored.
     """
-    return [*trial_problems(state, scorers), *gate_problems(state, path)]
-
-
-def trial_problems(state: RunState, scorers: Iterable[str]) -> list[str]:
-    """Return what did not pass apart from gates: errors and unscored outputs; see `problems`."""
     scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
     unscored_outputs = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
     return [

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from evaljournal.replay.text import as_words, rate_limit_text, window_text
 from evaljournal.runner.calls.dialects import split_model
 from evaljournal.runner.concurrency.limits import DECLARED
-from evaljournal.runner.definition.budget import OFF, parse_amount
+from evaljournal.runner.definition.amounts import OFF, parse_amount
 from evaljournal.runner.errors import UsageError, suggest
 
 LimitsValue = Mapping[str, Any] | None

@@ -26,7 +26,6 @@ GROUP: Final = "scorers"
 class AddedScorer:
     """A scorer that was named, and is not created yet."""
 
-    name: str
     argument: str | None
     _entry: "EntryPoint"
     _function: Callable[..., Any]
@@ -54,4 +53,4 @@ def added_scorer(text: str) -> AddedScorer | None:
     if entry is None:
         return None
     with entry_points.using(entry, UsageError):
-        return AddedScorer(name, argument if colon else None, entry, entry.load())
+        return AddedScorer(argument if colon else None, entry, entry.load())

@@ -85,7 +85,7 @@ class Outcome:
         """Why the run did not pass; empty if it did."""
         if self.stop_reason:
             return [f"not finished: {ending_text(self.state, self.stop_reason)}"]
-        return problems(self.state, path=self.path)
+        return problems(self.state, self.path)
 
     @property
     def passed(self) -> bool:

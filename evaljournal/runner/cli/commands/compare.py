@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -22,17 +22,15 @@ from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import money, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
 from evaljournal.runner.cli.commands.history import entries_since
+from evaljournal.runner.cli.terminal.corrected import corrected_json, corrected_lines, difference_json, difference_lines
 from evaljournal.runner.cli.terminal.display import (
     check_variant,
-    corrected_json,
-    corrected_lines,
     exit_if_damaged,
     groups_by,
     open_run,
     open_side,
     print_json,
     print_table,
-    review_of,
 )
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
@@ -117,14 +115,14 @@ def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all:
         references = {"a": str(a.path), "b": str(b.path), "variant_a": a.variant, "variant_b": b.variant}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in (("a", run_a), ("b", run_b))}
         fields = {name: {key: view_json(value) for key, value in values.items()} for name, values in pairwise.items()}
-        reviews = _review_json((run_a, side_a), (run_b, side_b))
-        print_json({**references, **problems, **view_json(comparison), "corrected": reviews, **fields})
+        corrected = difference_json((run_a, side_a), (run_b, side_b))
+        print_json({**references, **problems, **view_json(comparison), "corrected": corrected, **fields})
     else:
         for name, reference, view, side in (("A", a, run_a, side_a), ("B", b, run_b, side_b)):
             echo(f"{name}  {printable(str(reference), 200)}: {_describe(view, side)}")
         for line in lines(comparison, limit=None if show_all else _MAX_LISTED):
             echo(line)
-        for line in _review_lines((run_a, side_a), (run_b, side_b)):
+        for line in difference_lines((run_a, side_a), (run_b, side_b)):
             echo(line)
         for name, results in (("A", pairwise["pairwise_a"]), ("B", pairwise["pairwise_b"])):
             for scorer, result in results.items():
@@ -141,33 +139,6 @@ def _pairwise(view: LoadedRun, variant: str | None, other: Path) -> dict[str, Pa
     next(iter(records), None)
     results = pairwise_summaries(view.state, variant)
     return {scorer: result for scorer, result in results.items() if result.run == records.run}
-
-
-_Compared = tuple[LoadedRun, Side]
-
-
-def _review_lines(a: _Compared, b: _Compared) -> Iterator[str]:
-    """Yield the corrected scores of both runs, and their corrected differences."""
-    for name, (run, side) in (("A", a), ("B", b)):
-        yield from (f"{name}  {line}" for line in corrected_lines(run, side.variant))
-    reviews = review_of(a[0]), review_of(b[0])
-    if reviews[0] is not None and reviews[1] is not None:
-        from evaljournal.replay.review import reviewed, text  # noqa: PLC0415  # most runs have no review
-
-        kinds = {name: score.kind for name, score in reviews[0].corrected(a[1]).items()}
-        yield from text.difference_lines(reviewed.corrected_differences((reviews[0], a[1]), (reviews[1], b[1])), kinds)
-
-
-def _review_json(a: _Compared, b: _Compared) -> dict[str, Any] | None:
-    """Return the corrected scores of both runs and their corrected differences; None if no run has a review."""
-    reviews = review_of(a[0]), review_of(b[0])
-    if reviews == (None, None):
-        return None
-    from evaljournal.replay.review.reviewed import corrected_differences  # noqa: PLC0415  # most runs have no review
-
-    differences = corrected_differences((reviews[0], a[1]), (reviews[1], b[1]))
-    sides = {name: corrected_json(run, side.variant) for name, (run, side) in (("a", a), ("b", b))}
-    return {**sides, "differences": {name: view_json(difference, omit="p") for name, difference in differences.items()}}
 
 
 def _describe(view: LoadedRun, side: Side) -> str:

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from evaljournal.journal import JournalError
-from evaljournal.journal.disk.segments import REVIEW, is_run, total_size
+from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay import LoadedRun, load
 from evaljournal.replay.history.digest import digest
 from evaljournal.replay.history.history import Entry, History, histories
@@ -17,7 +17,8 @@ from evaljournal.replay.history.text import basis_text, change_lines, table, tre
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.digests import DigestCache
-from evaljournal.runner.cli.terminal.display import corrected_json, corrected_lines, print_json, print_table
+from evaljournal.runner.cli.terminal.corrected import corrected_json, corrected_lines, has_labels
+from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.paths import RUNS, run_start, runs_under
@@ -54,8 +55,8 @@ def history(evaluation: str | None, count: int, scorer: str | None, as_json: boo
     if scorer is not None:
         _check_scorer(scorer, entries)
     if as_json:
-        reviews = [{path: corrected_json(load(path)) for path in _reviewed_paths(item)} for item in items]
-        print_json([{**view_json(item), "corrected": scores} for item, scores in zip(items, reviews, strict=True)])
+        corrected = [{path: corrected_json(load(path)) for path in _labeled_paths(item)} for item in items]
+        print_json([{**view_json(item), "corrected": scores} for item, scores in zip(items, corrected, strict=True)])
         return
     if not items:
         is_empty = not runs_under(directory)
@@ -127,14 +128,14 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
         raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
 
 
-def _reviewed_paths(history: History) -> list[str]:
-    """Return the runs that have a review; no other run is read."""
-    return [path for path in dict.fromkeys(point.path for point in history.points) if is_run(Path(path) / REVIEW)]
+def _labeled_paths(history: History) -> list[str]:
+    """Return the runs that have labels; no other run is read."""
+    return [path for path in dict.fromkeys(point.path for point in history.points) if has_labels(Path(path))]
 
 
 def _corrected_rows(history: History) -> Iterator[str]:
-    """Yield the corrected scores of each run that has a review."""
-    for path in _reviewed_paths(history):
+    """Yield the corrected scores of each run that has labels."""
+    for path in _labeled_paths(history):
         yield from (f"{printable(Path(path).name, 40)}: {line}" for line in corrected_lines(load(path)))
 
 

@@ -68,7 +68,7 @@ def watch(path: Path, as_json: bool) -> None:
 def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
     """Watch a run until it ends; exit with 3 on Ctrl-C."""
     watcher = RunWatcher(path)
-    with nullcontext(lambda *_: None) if quiet else run_display(transient=True) as show:
+    with nullcontext(lambda *_: None) if quiet else run_display() as show:
         has_ended = trio.run(until_signal, partial(watcher.show_until_end, show), signal.SIGINT)
     if not has_ended:
         echo(f"the run continues; watch it with {command('watch', path)}", err=True)

@@ -34,7 +34,7 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.templates import Template
 from evaljournal.runner.data.to_json import to_json
-from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.amounts import OFF
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
 from evaljournal.runner.definition.settings import Settings

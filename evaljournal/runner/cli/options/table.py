@@ -16,7 +16,7 @@ import click
 from evaljournal.replay.state.steps import REUSES
 from evaljournal.runner import scorers
 from evaljournal.runner.calls.arguments import TARGETS
-from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.amounts import OFF
 from evaljournal.runner.definition.limits import HEADER_MODES
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from evaljournal.runner.errors import UsageError

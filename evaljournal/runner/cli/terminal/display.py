@@ -5,7 +5,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,6 @@ import orjson
 
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.disk.lock import is_held
-from evaljournal.journal.disk.segments import REVIEW, is_run
 from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.render.ending import next_command
@@ -25,9 +24,10 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record
 from evaljournal.replay.runs.variants import variant_problem
-from evaljournal.replay.text import columns, printable
+from evaljournal.replay.text import columns
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
+from evaljournal.runner.cli.terminal.corrected import corrected_json
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, write_data, writing_output
 from evaljournal.runner.cli.terminal.stdio import command_stream
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
     from evaljournal.replay.results.comparison import Side
-    from evaljournal.replay.review.reviewed import Reviewed
 
 
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
@@ -121,44 +120,6 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
         **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
         "corrected": corrected_json(view),
     }
-
-
-def corrected_json(view: LoadedRun, variant: str | None = None) -> dict[str, Any] | None:
-    """Return the corrected scores of a run or a variant as JSON; None without a review, which takes no time."""
-    reviewed = review_of(view)
-    if reviewed is None:
-        return None
-    from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no review
-
-    return {name: view_json(score) for name, score in reviewed.corrected(Side(view.state, variant=variant)).items()}
-
-
-def review_of(view: LoadedRun) -> "Reviewed | None":
-    """Return a run with the labels of its review; None if it has none."""
-    if not is_run(view.path / REVIEW):
-        return None
-    from evaljournal.replay.review.reviewed import open_review  # noqa: PLC0415  # most runs have no review
-
-    return open_review(view)
-
-
-def corrected_lines(view: LoadedRun, variant: str | None = None) -> Iterator[str]:
-    """Yield a line for each corrected score of a variant, or of a run: of each of its variants, if it has any."""
-    try:
-        reviewed = review_of(view)
-    except JournalError as exc:  # The run itself can be shown.
-        yield f"no corrected scores: {render(exc)}"
-        return
-    if reviewed is None:
-        return
-    from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no review
-    from evaljournal.replay.review import text  # noqa: PLC0415  # most runs have no review
-
-    names: Sequence[str | None] = view.state.variants.names if variant is None else [variant]
-    for name in names or [None]:
-        prefix = f"{printable(name, 40)}: " if name is not None and variant is None else ""
-        lines = text.corrected_lines(reviewed.corrected(Side(view.state, variant=name)))
-        yield from (f"{prefix}{line}" for line in lines)
 
 
 def _resume_after(state: RunState) -> str | None:

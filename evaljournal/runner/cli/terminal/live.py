@@ -94,8 +94,8 @@ def redraw(screen: "Live", frame: "Group") -> None:
 
 
 @contextmanager
-def run_display(*, transient: bool = False) -> Generator[Show]:
-    """Yield a function that shows a run on standard output, on a screen or in lines; `transient` removes the last frame."""
+def run_display() -> Generator[Show]:
+    """Yield a function that shows a run on standard output, on a screen, whose last frame is removed, or in lines."""
     if not supports_screen(sys.stdout):
         printer = ProgressPrinter()
         yield lambda run, now: printer.update(run.state, now=now, total=run.total)
@@ -103,5 +103,5 @@ def run_display(*, transient: bool = False) -> Generator[Show]:
     from rich.live import Live  # noqa: PLC0415  # slow to import
 
     console = terminal()
-    with Live(console=console, auto_refresh=False, transient=transient) as screen:
+    with Live(console=console, auto_refresh=False, transient=True) as screen:
         yield lambda run, now: redraw(screen, render_screen(run, now, console.width))
