@@ -172,7 +172,7 @@ class Auditor:
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
         is_independent = self._state.sessions.is_independent(event.session)
-        if is_independent and self._state.sessions.merged:
+        if is_independent and self._state.sessions.merged:  # What was salvaged before it was merged is one shard.
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
         self._starts = StartRules(self._state)
         self._limits.begin_session(record, is_independent=is_independent)
