@@ -20,6 +20,7 @@ from benchmarks.simulated.scenarios import SCENARIOS, randoms
 pytestmark = pytest.mark.slow
 
 A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
+BROWNOUTS = evolve(X, brownout_every=100.0, brownout=5.0)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,8 @@ A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
         Row(name="random 429s", endpoint=Endpoint(median=0.2, random_429=0.05), slots=32, trials=200),
         Row(name="a judge", endpoint=Endpoint(sigma=0.0), judge=Endpoint(median=1.0), trials=100),
         Row(name="A", endpoint=A, seconds=60.0),
-        Row(name="X", endpoint=evolve(X, brownout_every=100.0, brownout=5.0), seconds=120.0),
+        Row(name="X", endpoint=BROWNOUTS, seconds=120.0),
+        pytest.param(Row(name="X, longer", endpoint=BROWNOUTS, seconds=240.0), marks=pytest.mark.exhaustive, id="X, longer"),
         Row(name="a knee", endpoint=Endpoint(knee=8), seconds=60.0),
         Row(name="timeouts", endpoint=Endpoint(cap=20, hangs=0.02), timeout=10.0, seconds=80.0),
         Row(name="own errors", endpoint=Endpoint(cap=20, poison=Poison(per_thousand=200, kind="error")), seconds=60.0),

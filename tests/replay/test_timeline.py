@@ -262,12 +262,13 @@ def area(points: Iterable[Point], end: float) -> float:
     return total + value * (end - last)
 
 
-@given(st.integers(0, 10_000))
+@pytest.mark.parametrize("length", [80, pytest.param(200, marks=pytest.mark.exhaustive)])
+@given(seed=st.integers(0, 10_000))
 @examples(20)
-def test_timeline_agrees_with_state(seed: int) -> None:
+def test_timeline_agrees_with_state(length: int, seed: int) -> None:
     """After every record of any run: open spans are in flight, each in its own slot, and the state has the same counts."""
     timeline, state = Timeline(), RunState()
-    for record in random_records(seed):
+    for record in random_records(seed, length):
         timeline.apply(record)
         state.apply(record)
         spans = [span for span in timeline.spans if not span.outcome]

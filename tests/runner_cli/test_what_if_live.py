@@ -26,7 +26,7 @@ from evaljournal import evaluation
 @evaluation(cases=["lima", "oslo"], slots=1, durable="http", loop="asyncio")
 async def agent(name):
     history = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": name}]
-    async with httpx.AsyncClient(base_url="URL", verify=False) as client:  # TLS certificates take 30 ms to load.
+    async with httpx.AsyncClient(base_url="URL", verify=False) as client:  # TLS certificates take long to load.
         for _ in range(4):
             reply = (await client.post("/chat/completions", json={"model": "large", "messages": history})).json()
             history.append(reply["choices"][0]["message"])
