@@ -20,6 +20,7 @@ from typing import Final
 
 from attrs import define
 
+from evaljournal.replay.state.known_limits import MINUTE
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
 from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, MEASURED_CALLS, SHORT_TIME
 from evaljournal.runner.concurrency.start import Start
@@ -41,9 +42,7 @@ _PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
 _PLATEAU_END: Final = 2
 """End of a plateau: this many times as long after its middle as its beginning is before it."""
-_HIGHER: Final = 1.02
-"""Ratio of two measurements from which the rate has risen, not only varied."""
-_MIN_PACE: Final = 1 / 60
+_MIN_PACE: Final = 1 / MINUTE
 """Minimum starts per second: what the smallest limits of providers, one request per minute, allow."""
 SHORTEST_ROUND_TRIP: Final = 2.0
 """Minimum seconds of a round trip, which is the mean latency, for a search and for a measurement."""
@@ -166,7 +165,7 @@ class Pace:
             if self.starts_without_token > 1:  # A single 429 may be random.
                 return None
         elif is_enough:
-            self._settle(granted / seconds, self.pace_at(start.t) or estimate, t)
+            self._settle(granted / seconds, t)
         else:
             # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
             highest_rate = (granted + 1) / seconds if seconds >= round_trip else estimate
@@ -207,16 +206,12 @@ class Pace:
     def _begin_plateau(self, rate: float, period: float, t: float) -> None:
         self.estimate, self.is_searching, self.phase_start, self.period = max(rate, _MIN_PACE), False, t, period
 
-    def _settle(self, rate: float, pace: float, t: float) -> None:
-        """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
+    def _settle(self, rate: float, t: float) -> None:
+        """Begin a plateau around a measured rate."""
         measured_rate, self.measured_rate, self.careful_rate = self.measured_rate, rate, None
         estimate = self.estimate or rate
-        is_late = not self.is_searching and pace > (1 + _SWING) * estimate
         period = self._first_period(rate)
-        if is_late and rate > _HIGHER * measured_rate:
-            # A small bucket overflowed while the pace was below the rate, so the rate is higher.
-            rate += (pace - rate) / FEW
-        elif self.period and (abs(rate - measured_rate) <= _SWING * measured_rate or abs(rate - estimate) <= _SWING * estimate):
+        if self.period and (abs(rate - measured_rate) <= _SWING * measured_rate or abs(rate - estimate) <= _SWING * estimate):
             # Two measurements agree: exceed the rate half as often, unless they were chance.
             longest = min(max(PLATEAU_LONGEST, _PLATEAU_CALLS / rate), (t - self.steady_since) / FEW)
             period = max(min(2 * self.period, longest), self.period)
