@@ -69,7 +69,7 @@ def exchange(
 ) -> tuple[list[bytes], int]:
     try:
         return trio.run(_exchange, handler, count, pause, tls)
-    except* NoResponse as group:
+    except ExceptionGroup as group:  # Python before 3.11.4 wraps again what an `except*` raises.
         raise group.exceptions[0] from None
 
 

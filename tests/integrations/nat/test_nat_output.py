@@ -111,10 +111,8 @@ def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -
 
     assert (1, 1) == (result.exit_code, orjson.loads(result.stdout)["exit_code"])
     rewrite = "`evaljournal export run --format nat -o nat --force` rewrites it"
-    assert (
-        f"Error: nat could not be written at item 'cuba': [Errno 28] No space left on device; {rewrite}"
-        == result.stderr.splitlines()[-1]
-    )
+    cause = "[Errno 28] No space left on device: 'nat/workflow_output.json'"
+    assert f"Error: nat could not be written at item 'cuba': {cause}; {rewrite}" == result.stderr.splitlines()[-1]
 
 
 def test_a_damaged_value_is_reported_at_the_end() -> None:
