@@ -42,6 +42,17 @@ FALLBACK = """
         status = (await client.post("/chat/completions", json={"model": "broken", "messages": history})).status_code
         for _ in range(4):
 """
+TOOL = """
+        @durable(kind="tool")
+        async def find():
+            raise LookupError("no such file")
+
+        try:
+            status = await find()
+        except LookupError:
+            status = "missing"
+        for _ in range(4):
+"""
 
 
 class _Provider(BaseHTTPRequestHandler):
@@ -137,6 +148,21 @@ def test_a_failed_call_after_which_the_task_goes_on(provider: list[dict[str, Any
 
     assert 0 == result.exit_code, result.output
     assert ["400 large large small small"] * 2 == _outputs(Path("runs/agent/0001"))
+    assert ["small"] * 4 == [request["model"] for request in provider]
+
+
+def test_a_failed_tool_is_executed_again(provider: list[dict[str, Any]]) -> None:
+    """It is the user's code, which may catch its own exception: a replayed failure is another one."""
+    code = Path("agent.py").read_text().replace("import evaluation", "import durable, evaluation")
+    code = code.replace("        for _ in range(4):\n", TOOL, 1).replace('return " "', 'return f"{status} " + " "')
+    Path("agent.py").write_text(code)
+    assert 0 == evaljournal("run", "agent.py", "-o", "tool", "--plain").exit_code
+    provider.clear()
+
+    result = evaljournal("what-if", "tool", "--from-step", "4", "--model", "small")
+
+    assert 0 == result.exit_code, result.output
+    assert ["missing large large small small"] * 2 == _outputs(Path("runs/agent/0001"))
     assert ["small"] * 4 == [request["model"] for request in provider]
 
 

@@ -43,7 +43,7 @@ from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step, current_steps
 from evaljournal.runner.steps.replies.miss import ReplyMissing, missing_reply
-from evaljournal.runner.steps.replies.recorded import CALL, RecordedReply, TrialReplies, fingerprint_of, judge_name
+from evaljournal.runner.steps.replies.recorded import CALL, RecordedReply, TrialReplies, fingerprint_of, is_own_tool, judge_name
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
 
@@ -54,7 +54,6 @@ _LOOKED_UP: Final = 100
 if TYPE_CHECKING:
     from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
 
-_HTTP_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _WITHOUT_BATCHES: Final[Mapping[str, Any]] = {"batch": False, "batch_fallback": False, "batch_tokens": None}
 """Settings of a session with recorded replies: nothing is sent in batches."""
 _WITHOUT_GATES: Final[Mapping[str, Any]] = {"limits": None, "budget": None, "policy": "fixed"}
@@ -226,9 +225,8 @@ class _Attempt:
 
     def _is_failing_tool(self, step: Step, key: Key) -> bool:
         """Return whether a step is a tool of the user's code that raised an error when it was recorded: it runs again."""
-        if step.kind != "tool" or step.name.partition(" ")[0] in _HTTP_METHODS:
-            return False
-        return any(reply.error and reply.key == key for reply in self.recorded.all_steps)
+        failed_keys = (reply.key for reply in self.recorded.all_steps if reply.error)
+        return is_own_tool(step.kind, step.name) and key in failed_keys
 
 
 class ReplyDesk(StartGate):

@@ -27,6 +27,12 @@ TrialKey = tuple[str, str, int]
 """Fingerprint of the case's content, variant and repeat: two trials with the same key ask the same."""
 CALL: Final = "call"
 """Name of the reply to the one call of a chat model or an endpoint."""
+_HTTP_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def is_own_tool(kind: StepKind, name: str) -> bool:
+    """Return whether a step is a tool of the user's code, and not a request of an HTTP client."""
+    return kind == "tool" and name.partition(" ")[0] not in _HTTP_METHODS
 
 
 def judge_name(scorer: str) -> str:
@@ -135,11 +141,13 @@ class TrialReplies:
     def offered(self, *, before: float = math.inf, errors: bool = False) -> Iterator[tuple[Key, RecordedReply]]:
         """Yield the replies that answer steps, with their keys.
 
-        `before`: those of steps with a smaller number, with the failures after which the task went on. `errors`: all failures.
+        `before`: those of steps with a smaller number, with the failures of calls after which the task went on; a tool that
+        failed is executed again, because the task may need its own exception. `errors`: all failures.
         """
         last_results = self._last_results
         for reply in self._called_steps:
-            is_offered = errors or not reply.error or (before < math.inf and reply.step > last_results.get(reply.key, 0))
+            is_final = reply.step > last_results.get(reply.key, 0) and not is_own_tool(reply.kind, reply.name)
+            is_offered = errors or not reply.error or (before < math.inf and is_final)
             if reply.step < before and is_offered:
                 yield reply.key, reply
 
