@@ -166,6 +166,18 @@ def test_a_failed_tool_is_executed_again(provider: list[dict[str, Any]]) -> None
     assert ["small"] * 4 == [request["model"] for request in provider]
 
 
+def test_the_exit_code_is_that_of_the_runs(provider: list[dict[str, Any]]) -> None:
+    """Trials that have an error are not passed over: a step before K is not as recorded, because the prompt has changed."""
+    agent = Path("agent.py")
+    agent.write_text(agent.read_text().replace("Be kind.", "Be rude."))
+
+    result = evaljournal("what-if", "recorded", "--from-step", "3", "--model", "small")
+
+    assert 1 == result.exit_code, result.output
+    assert [] == _outputs(Path("runs/agent/0001"))
+    assert [] == provider
+
+
 def test_an_interrupted_run_is_resumed_with_the_other_model(provider: list[dict[str, Any]]) -> None:
     """A budget stops it; `resume` continues it from the same step, and calls the same model."""
     options = ("--from-step", "3", "--model", "small", "--budget", "input_tokens=1", "--json")

@@ -16,11 +16,12 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import money, plural, printable
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
-from evaljournal.runner.cli import UNFINISHED
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.session import CommandSession
+from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.cli.terminal.display import open_intact_run, open_side, print_json
+from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.budget import parse_budget
@@ -71,7 +72,7 @@ def run_from_steps(
         echo(_estimate_text(expected, total_repeats / recorded_repeats, len(view.state.trials), model), err=True)
 
     results: list[dict[str, Any]] = []
-    outcome: Outcome | None = None
+    codes: list[int] = []
     for expected in estimates:
         rewrite = expected.rewrite
         live = {"live_from": rewrite.from_step, "live_model": rewrite.model, "live_system": rewrite.system}
@@ -82,12 +83,12 @@ def run_from_steps(
         if outcome.stop_reason:
             echo(f"step {rewrite.from_step}: {outcome.stop_reason}; to continue: {command('resume', outcome.path)}", err=True)
         results.append(_compared(path, expected, outcome, as_json=as_json))
+        codes.append(exit_code(outcome.state, stopped=bool(outcome.stop_reason), path=outcome.path))
         if outcome.stop_reason == "interrupted":
             break
     if as_json:
         print_json({"path": str(path), "steps": results})
-    if outcome is None or outcome.stop_reason:
-        sys.exit(UNFINISHED)
+    sys.exit(suite_exit_code(codes))
 
 
 def _read(file: Path) -> str:
