@@ -15,8 +15,7 @@ from evaljournal.replay.render.summary import blocking_call_lines
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import INTERRUPTED, UNFINISHED, CommandError
 from evaljournal.runner.cli.head_file import check_head_file, write_head
-from evaljournal.runner.cli.terminal.display import terminal
-from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.display import finish, terminal
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately

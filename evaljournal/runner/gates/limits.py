@@ -13,8 +13,7 @@ from typing import Any
 
 import attrs
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptSucceeded, LimitUnit, ScoringFailed, TrialScored
+from evaljournal.journal.events import AttemptSucceeded, LimitUnit, Record, ScoringFailed, TrialScored
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import day_limit_text

@@ -16,7 +16,6 @@ from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import JournalExists, JournalLocked
 from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted, RunStarted
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay import LoadedRun
 from evaljournal.replay.review.labels import (
     Label,
     OutputKey,
@@ -31,7 +30,7 @@ from evaljournal.replay.review.labels import (
     run_id,
 )
 from evaljournal.replay.review.sampling import Method, draw_sample, population
-from evaljournal.replay.runs.loaded_run import load
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import stage_text
 from evaljournal.runner.errors import UsageError, suggest

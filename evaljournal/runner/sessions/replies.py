@@ -24,8 +24,7 @@ import trio
 from evaljournal.journal import JournalError
 from evaljournal.journal.ownership import start_events
 from evaljournal.journal.threads import InThread
-from evaljournal.replay import RunState
-from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay import RunState, TrialState
 from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.runner.calls import OnLateResult, OpenableTask, Task, WrappedTask
 from evaljournal.runner.calls.dialects.dialect import Answer

@@ -23,8 +23,7 @@ from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.options.values import command_values
 from evaljournal.runner.cli.session import CommandSession, run_output
-from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
-from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, finish, open_run
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.gates import check_gates, gate_problems

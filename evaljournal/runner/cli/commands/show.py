@@ -10,21 +10,19 @@ import attrs
 import click
 
 from evaljournal.journal import Blob, JournalError
-from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay import LoadedRun, RunState, Span, TrialState
 from evaljournal.replay.render.failing import value_text, value_texts
 from evaljournal.replay.render.phrases import score_value_text, waited_text
 from evaljournal.replay.render.trajectory import need_text, not_reused_text, trajectory_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
-from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.definition import definition_lines, definition_of_run
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
-from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workspaces import CHANGES, recorded_changes
 from evaljournal.replay.text import (
     as_lines,

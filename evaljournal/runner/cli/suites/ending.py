@@ -13,8 +13,7 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import one_line, printable, quote
 from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
-from evaljournal.runner.cli.terminal.display import print_json
-from evaljournal.runner.cli.terminal.ending import exit_code
+from evaljournal.runner.cli.terminal.display import exit_code, print_json
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.definition.gates import problems
 from evaljournal.runner.errors import command

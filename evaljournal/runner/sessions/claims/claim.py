@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from evaljournal.journal import Blob, JournalError
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.segments import is_run
-from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.errors import InvalidRecord, JournalError
 from evaljournal.journal.events import RunStarted
-from evaljournal.journal.format.blobs import content, with_loaded_blobs
+from evaljournal.journal.format.blobs import Blob, content, with_loaded_blobs
 from evaljournal.journal.readers.verification import Verifier
 from evaljournal.replay.claims import merkle
 from evaljournal.replay.claims.checking import Line, Recorded, commitment, sample_indexes
