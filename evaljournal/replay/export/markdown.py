@@ -17,8 +17,7 @@ from evaljournal.replay.render.summary import latency_text, trials_text, usage_t
 from evaljournal.replay.results.comparison import Comparison, Side, TrialChange, compare, output_digests
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.review.judge import agreement
-from evaljournal.replay.review.reviewed import open_review
+from evaljournal.replay.review.reviewed import agreement, open_review
 from evaljournal.replay.review.text import agreement_rows, basis_text, confusion_table, corrected_lines
 from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.state.run import RunState

@@ -15,8 +15,7 @@ from evaljournal.journal.errors import BlobDamaged, IllegalEvent, InvalidRecord,
 from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.readers.scan import ScanStop
-from evaljournal.replay.results.summary import NO_GROUP, summarize
-from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.results.summary import NO_GROUP, Summary, summarize
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import as_text

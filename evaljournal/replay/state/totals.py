@@ -7,10 +7,10 @@ from typing import Any
 import attrs
 
 from evaljournal.journal.format.lifecycle import STAGES
-from evaljournal.replay.state.answers import NotedAnswer
 from evaljournal.replay.state.definition import variant_fingerprints
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.trial import Location, TrialState
+from evaljournal.replay.state.usage import NotedAnswer
 from evaljournal.replay.state.versions import VersionLog
 
 

@@ -28,7 +28,7 @@ from evaljournal.runner.retries.classify import Failure
 from evaljournal.runner.retries.limit_headers import limit_headers
 from evaljournal.runner.retries.retry import RetryIn, jitter
 from evaljournal.runner.secrets.masking import mask
-from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
+from evaljournal.runner.steps.attempt_steps import AttemptEnded, CallAdmission, LimitedCall, OverLimit
 
 _MAX_KEY: Final = 200
 """Characters of the longest name of a rate-limit key."""

@@ -17,7 +17,7 @@ from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.retries.limit_headers import advertised_limits
-from evaljournal.runner.steps.admission import OverLimit
+from evaljournal.runner.steps.attempt_steps import OverLimit
 
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""

@@ -40,7 +40,7 @@ from evaljournal.runner.calls.workspaces.variant_files import variant_files
 from evaljournal.runner.definition.settings import Keep
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.sessions.layers.phases import PhasesLayer
+from evaljournal.runner.sessions.layers.hooks import PhasesLayer
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input

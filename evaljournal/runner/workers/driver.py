@@ -26,8 +26,14 @@ from evaljournal.runner.calls import WorkerEnd, WorkerEnded
 from evaljournal.runner.calls.notes import Sink
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.retries.classify import Failure
-from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
-from evaljournal.runner.steps.attempt_steps import AttemptSteps
+from evaljournal.runner.steps.attempt_steps import (
+    NO_ADMISSION,
+    AttemptEnded,
+    AttemptSteps,
+    CallAdmission,
+    LimitedCall,
+    OverLimit,
+)
 from evaljournal.runner.workers.frames import (
     CANCELLED,
     InvalidFrame,

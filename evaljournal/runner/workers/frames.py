@@ -18,7 +18,7 @@ from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.retries.retry_after import LONGEST_WAIT
 from evaljournal.runner.scorers.scorer import Score
-from evaljournal.runner.steps.admission import LimitedCall
+from evaljournal.runner.steps.attempt_steps import LimitedCall
 
 MAX_FRAME: Final = 64 << 20
 """Maximum bytes of a frame from a worker; one that sends more is killed."""

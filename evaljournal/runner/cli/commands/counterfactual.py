@@ -23,7 +23,7 @@ from evaljournal.runner.cli.session import CommandSession
 from evaljournal.runner.cli.terminal.display import open_intact_run, open_side, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
-from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.limits import parse_budget
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.runs.changes import recorded_overrides
 from evaljournal.runner.sessions.session import Outcome

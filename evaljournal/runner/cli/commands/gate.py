@@ -38,7 +38,7 @@ from evaljournal.replay.state.definition import definition_key, substitution
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.digests import DigestCache
-from evaljournal.runner.cli.suites.ending import suite_exit_code
+from evaljournal.runner.cli.suites.views import suite_exit_code
 from evaljournal.runner.cli.terminal.display import check_variant, open_intact_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml

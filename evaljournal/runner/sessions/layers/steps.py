@@ -24,8 +24,7 @@ from evaljournal.runner.engine.call import CallOutcome, CallScope, Returned
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop
-from evaljournal.runner.steps.admission import CallGate
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, failed_step
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, CallGate, Key, RecordedResult, failed_step
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.steps.keys import KeyRules
 

@@ -40,8 +40,15 @@ from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import add_environment, mask, mask_output, mask_values, sent_secrets
 from evaljournal.runner.sessions.open_tasks import TaskOpener
-from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, LimitedCall, OverLimit
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step
+from evaljournal.runner.steps.attempt_steps import (
+    NO_ADMISSION,
+    AttemptSteps,
+    CallAdmission,
+    LimitedCall,
+    OverLimit,
+    RecordedResult,
+    failed_step,
+)
 from evaljournal.runner.steps.durable import DurableSteps
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.steps.keys import KeyRules

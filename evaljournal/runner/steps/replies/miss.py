@@ -4,8 +4,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from evaljournal.replay.text import printable
-from evaljournal.runner.steps.admission import NotSent
-from evaljournal.runner.steps.attempt_steps import Key
+from evaljournal.runner.steps.attempt_steps import Key, NotSent
 from evaljournal.runner.steps.keys import NO_RULES, KeyRules, common_length, first_difference
 from evaljournal.runner.steps.replies.recorded import RecordedReply
 

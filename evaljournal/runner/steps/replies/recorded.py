@@ -20,8 +20,7 @@ import attrs
 
 from evaljournal.journal.events import StepKind, StepReplayed
 from evaljournal.runner.data.fingerprint import canonical, digest
-from evaljournal.runner.steps.admission import ReplayedFailure
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, ReplayedFailure, Step
 
 TrialKey = tuple[str, str, int]
 """Fingerprint of the case's content, variant and repeat: two trials with the same key ask the same."""
