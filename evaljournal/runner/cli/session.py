@@ -2,9 +2,9 @@
 
 import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import trio
 
@@ -26,10 +26,8 @@ from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.runs.paths import has_started, next_paths
 from evaljournal.runner.sessions.api import run as run_evaluation
 from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.outputs import Outputs, RunOutput, output_from_text
 from evaljournal.runner.sessions.session import Outcome, render_report
-
-if TYPE_CHECKING:
-    from evaljournal.runner.sessions.outputs import RunOutput
 
 _SESSION_OPTIONS: Final = (
     "resume",
@@ -47,12 +45,8 @@ _SESSION_OPTIONS: Final = (
 )
 
 
-def run_output(options: Mapping[str, Any]) -> "RunOutput | None":
+def run_output(options: Mapping[str, Any]) -> RunOutput:
     """Return the outputs that `--export` and `--otlp` name, if they were given."""
-    if options["export"] is None and options["otlp"] is None and not options["otlp_content"]:
-        return None
-    from evaljournal.runner.sessions.outputs import Outputs, output_from_text  # noqa: PLC0415  # few runs need them
-
     outputs, arguments = [], {"retry_failed": options.get("retry_failed", False)}
     if options["export"] is not None:
         outputs.append(output_from_text(options["export"], **arguments))
@@ -87,10 +81,9 @@ class CommandSession:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        observer = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
-                options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}
+                options = {**self._options, "observer": self._observe, "on_unresponsive": self._exit_immediately}
                 return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
             if not has_started(self._path):
@@ -118,20 +111,13 @@ class CommandSession:
         self._options["next_path"] = next_path
         return self.run(next(paths))
 
-    def _observer(self, show: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
-        """Return the observer of the run: it shows the run, and keeps the output of `--export` up to date."""
-        output = self._output
-
-        async def observe(live_run: LiveRun) -> None:
-            self._is_started = True
-            if output is None:
-                await show(live_run)
-                return
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(output.update, live_run)
-                nursery.start_soon(show, live_run)
-
-        return observe
+    async def _observe(self, live_run: LiveRun) -> None:
+        """Show the run, and keep the output of `--export` up to date."""
+        self._is_started = True
+        show = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._output.update, live_run)
+            nursery.start_soon(show, live_run)
 
     def _exit_immediately(self, outcome: Outcome) -> None:
         exit_immediately(lambda: self.finish(outcome))
@@ -141,7 +127,7 @@ class CommandSession:
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
-        problem = self._output.finish(outcome.path) if self._output is not None else ""
+        problem = self._output.finish(outcome.path)
         write_head(self._head_file, outcome.head)
         finish(
             outcome.state,

@@ -91,8 +91,7 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
         evaluation, reference = locate_evaluation(path, reference, trust=trust, state=options["state"], values=values)
         if wait and not (changes.get("batch") or options["state"].settings.get("batch") or options["state"].batches):
             raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
-        if (output := run_output(options)) is not None:
-            output.prepare(path)
+        run_output(options).prepare(path)
         if is_suite(path.resolve().parent):
             from evaljournal.runner.cli.suites.command import budget_share  # noqa: PLC0415  # most runs are in no suite
 
@@ -115,10 +114,9 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores}, state.scores)
     if gates:
         state.settings["fail_under"] = list(gates)
-    problem = ""
-    if (output := run_output(options)) is not None:
-        output.prepare(path)
-        problem = output.finish(path)
+    output = run_output(options)
+    output.prepare(path)
+    problem = output.finish(path)
     write_head(options["head_file"], state.head)
     echo(
         f"{path} is finished: {plural(state.completed, 'output')}, {plural(state.failed, 'error')}; nothing to resume", err=True

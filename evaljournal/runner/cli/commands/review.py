@@ -20,9 +20,9 @@ from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.commands.annotate import open_intact_run, reviewer_name
+from evaljournal.runner.cli.commands.annotate import reviewer_name
 from evaljournal.runner.cli.commands.view import serve_page
-from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.display import open_intact_run, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import take_sample
@@ -84,7 +84,9 @@ def review(
     """
     if as_json and not lists:
         raise click.UsageError("--json needs --list")
-    run = open_intact_run(path, keeps_steps=not lists)
+    run = LoadedRun(path)
+    run.state.steps.keeps_records = not lists
+    open_intact_run(path, run=run)
     sample = current_sample(run, name, size, seed, method)
     if not lists:
         from evaljournal.runner.cli.servers.review import serve_review  # noqa: PLC0415  # `--list` needs no server

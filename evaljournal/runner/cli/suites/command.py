@@ -26,7 +26,7 @@ from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover
 from evaljournal.runner.cli.suites.session import SuiteSession
 from evaljournal.runner.cli.suites.views import finish_suite, run_details
-from evaljournal.runner.cli.terminal.display import open_run, terminal
+from evaljournal.runner.cli.terminal.display import open_intact_run, open_run, terminal
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
@@ -112,10 +112,7 @@ def _load(
     if segments.is_run(run):
         finish = run_finish(run)
         if finish is not None and not options["adopt"] and not (options["retry_failed"] and finish.failed):
-            view = open_run(run)
-            if view.problem is not None:
-                raise view.problem
-            return None, view.state
+            return None, open_intact_run(run).state
         try:
             return locate_evaluation(run, trust=trust, state=state), state
         except UsageError:
