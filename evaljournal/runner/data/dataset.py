@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from attrs import evolve, field, frozen
 
@@ -23,12 +23,10 @@ from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data import readers
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
+from evaljournal.runner.data.remote import RemoteCases, remote_cases
 from evaljournal.runner.data.shard import is_in_shard
 from evaljournal.runner.data.tables import reject_unsupported, table_rows
 from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
-
-if TYPE_CHECKING:
-    from evaljournal.runner.data.remote import RemoteCases
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); an address, `hf://owner/name:config/split`; a DataFrame of
@@ -111,14 +109,11 @@ class Dataset:
         nan: Literal["error", "null"] = "error",
         delimiter: str | None = None,
     ) -> None:
-        self._remote: RemoteCases | None = None
         self.source: Path | RemoteCases | Iterable[Any] | Callable[[], Iterable[Any]]
         self._sheet: str | None = None
         reject_unsupported(source)
         if isinstance(source, str | os.PathLike) and _ADDRESS.match(address := os.fspath(cast("str", source))):
-            from evaljournal.runner.data.remote import remote_cases  # noqa: PLC0415  # most cases are local
-
-            self.source = self._remote = remote_cases(address)
+            self.source = remote_cases(address)
         elif isinstance(source, str | os.PathLike):
             path, self._sheet = readers.split_sheet(os.fspath(cast("str", source)))
             self.source = Path(path)
@@ -172,16 +167,12 @@ class Dataset:
     @property
     def address(self) -> str:
         """The address of the version that is read, if the cases are at an address; otherwise empty."""
-        return "" if self._remote is None else self._remote.address
+        return self.source.address if isinstance(self.source, RemoteCases) else ""
 
     @property
     def is_rereadable(self) -> bool:
         """Whether it can be read twice: a file, or anything with a length."""
-        return (
-            isinstance(self.source, Path)
-            or self._remote is not None
-            or (isinstance(self.source, Sized) and not callable(self.source))
-        )
+        return isinstance(self.source, Path | RemoteCases) or (isinstance(self.source, Sized) and not callable(self.source))
 
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
@@ -206,15 +197,15 @@ class Dataset:
 
     def place(self, position: int) -> str:
         """Describe the position of a case."""
-        if self._remote is not None:
-            return f"{self._remote.address}, row {position:,}"
+        if isinstance(self.source, RemoteCases):
+            return f"{self.source.address}, row {position:,}"
         return readers.place(self.source, position) if isinstance(self.source, Path) else f"case {position:,}"
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.source, Path):
             return readers.rows(self.source, self._delimiter, self._sheet)
-        if self._remote is not None:
-            return self._remote.rows(self._delimiter)
+        if isinstance(self.source, RemoteCases):
+            return self.source.rows(self._delimiter)
         source: Any = self.source() if callable(self.source) else self.source
         reject_unsupported(source)
         if (rows := table_rows(source)) is not None:
