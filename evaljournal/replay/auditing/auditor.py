@@ -23,7 +23,7 @@ from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.replay.text import plural
 
 

@@ -14,8 +14,7 @@ from evaljournal.journal.disk.segments import REVIEW, is_run
 from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted, SegmentOpened
 from evaljournal.journal.fact import evolve_fact, fact, fields_of
 from evaljournal.journal.format.blobs import digest
-from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
-from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.runs.loaded_run import LoadedRun, read_values, reject_invalid_record
 from evaljournal.replay.state.trial import TrialState
 
 

@@ -22,7 +22,7 @@ from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.policy import PolicyState
 from evaljournal.replay.state.session_errors import ERROR_CHARS
 from evaljournal.replay.state.sessions import Sessions
-from evaljournal.replay.state.totals import Totals, Variants
+from evaljournal.replay.state.totals import Totals, UsageParts, Variants
 from evaljournal.replay.state.trial import (
     NO_SLOT,
     WORKER_ENDS,
@@ -32,7 +32,6 @@ from evaljournal.replay.state.trial import (
     pack_input,
 )
 from evaljournal.replay.state.usage import Answers, cost_of
-from evaljournal.replay.state.usage_parts import UsageParts
 from evaljournal.replay.state.workers import RunWorkers
 from evaljournal.replay.text import as_words
 

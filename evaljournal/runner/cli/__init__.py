@@ -16,13 +16,12 @@ from importlib import import_module
 from typing import Any, Final, cast
 
 from evaljournal import entry_points
-from evaljournal.runner.cli.terminal.stdio import prepare_streams
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
 with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Exit without a traceback of the import.
     import click
 
-    from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, writing_output
+    from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, prepare_streams, writing_output
 
 _GROUPS: Final = {
     "First day": {

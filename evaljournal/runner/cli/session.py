@@ -1,6 +1,12 @@
-"""One session of a run, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
+"""One session of a run, as `run` and `resume` start it: its progress on standard error, its summary and its exit code.
+
+`--head-file` keeps the hash of the run's last record in a file.
+"""
 
 import functools
+import os
+import re
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,20 +20,30 @@ from evaljournal.replay.render.screen import panel, stopping_text
 from evaljournal.replay.render.summary import blocking_call_lines
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import INTERRUPTED, UNFINISHED, CommandError
-from evaljournal.runner.cli.head_file import check_head_file, write_head
-from evaljournal.runner.cli.terminal.display import finish, terminal
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
+from evaljournal.runner.cli.terminal.display import (
+    FRAME_INTERVAL,
+    ProgressPrinter,
+    finish,
+    progress_tenths,
+    redraw,
+    supports_screen,
+    terminal,
+)
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
 from evaljournal.runner.definition.amounts import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.errors import UsageError, command, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.runs.atomic_write import write_atomically
 from evaljournal.runner.runs.paths import has_started, next_paths
 from evaljournal.runner.sessions.api import run as run_evaluation
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.outputs import Outputs, RunOutput, output_from_text
 from evaljournal.runner.sessions.session import Outcome, render_report
+
+_HEAD: Final = re.compile(rb"[0-9a-f]{32}\s*")
+_MAX_BYTES: Final = 64
 
 _SESSION_OPTIONS: Final = (
     "resume",
@@ -43,6 +59,30 @@ _SESSION_OPTIONS: Final = (
     "state",
     "budget_share",
 )
+
+
+def check_head_file(file: Path | None) -> None:
+    """Raise a UsageError unless the file, if one was given, is new or contains a head: nothing else is replaced."""
+    if file is None:
+        return
+    if not file.parent.is_dir():
+        raise UsageError(f"the directory {file.parent} of --head-file does not exist; create it, or pass another path")
+    if os.path.lexists(file):
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES or not _HEAD.fullmatch(file.read_bytes()):
+            raise UsageError(f"--head-file {file} exists and does not contain a head; pass another name")
+
+
+def write_head(file: Path | None, head: str) -> None:
+    """Write a head to the file, if one was given; print it if that fails. A run without records has no head."""
+    if file is None or not head:
+        return
+    try:
+        check_head_file(file)
+        write_atomically(file, [f"{head}\n".encode()])
+    except (OSError, UsageError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        echo(f"--head-file {printable(str(file))} could not be written: {reason}; the head is {head}", err=True)
 
 
 def run_output(options: Mapping[str, Any]) -> RunOutput:

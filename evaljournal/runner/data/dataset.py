@@ -2,6 +2,8 @@
 
 A file, or anything with a length, is read before the run, to check the selected cases, and again lazily during it. A source
 that can be read only once, such as a generator, is checked while it is read. Cases are kept in memory only to shuffle them.
+
+With shards, a hash of a case's content decides its shard, so that a new case does not move the others.
 """
 
 import copy
@@ -24,7 +26,6 @@ from evaljournal.runner.data import readers
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
 from evaljournal.runner.data.remote import RemoteCases, remote_cases
-from evaljournal.runner.data.shard import is_in_shard
 from evaljournal.runner.data.tables import reject_unsupported, table_rows
 from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
 
@@ -46,6 +47,21 @@ _MAX_EXAMPLES = 3
 _PAIR = 2
 _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
+
+
+def parse_shard(value: Shard | str | None) -> Shard | None:
+    """Return a shard, or None for all cases; raise a `UsageError` if the text is not `K/N`."""
+    if value is None or isinstance(value, Shard):
+        return value
+    try:
+        return Shard.parse(value)
+    except ValueError as exc:
+        raise UsageError(str(exc), setting="shard", value=value) from exc
+
+
+def is_in_shard(case: Case, shard: Shard | None) -> bool:
+    """Return whether a case belongs to the shard; all of its variants and repeats do."""
+    return shard is None or int(case.fingerprint, 16) % shard.count == shard.number - 1
 
 
 def as_strings(value: str | Iterable[str]) -> tuple[str, ...]:

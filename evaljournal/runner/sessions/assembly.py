@@ -27,8 +27,7 @@ from evaljournal.runner.engine.jobs import Lane, StartGate, TrialWork
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.gates.inner_calls import InnerCalls
-from evaljournal.runner.gates.known_limits import KnownLimits
-from evaljournal.runner.gates.limits import LimitsGate
+from evaljournal.runner.gates.known_limits import KnownLimits, LimitsGate
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.sessions.layers.outputs import (

@@ -25,7 +25,7 @@ from evaljournal.journal import JournalError
 from evaljournal.journal.ownership import start_events
 from evaljournal.journal.threads import InThread
 from evaljournal.replay import RunState, TrialState
-from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.runner.calls import OnLateResult, OpenableTask, Task, WrappedTask
 from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.notes import engine_note

@@ -20,9 +20,9 @@ import trio
 
 from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepPhase, StepReused
 from evaljournal.runner.calls import ReportedStep
-from evaljournal.runner.calls.attached import attached
 from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.calls.http.identity import base_of, key_digest
+from evaljournal.runner.calls.notes import attached
 from evaljournal.runner.retries.classify import Failure, Fatal, classify, describe
 from evaljournal.runner.secrets.masking import mask_output
 from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input

@@ -23,8 +23,8 @@ from evaljournal.runner.calls.http.reply import (
     InvalidReply,
     Redirected,
     Reply,
+    ReplyTooLarge,
 )
-from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.calls.usage import reported_usage
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import canonical

@@ -12,7 +12,7 @@ import orjson
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_values
+from evaljournal.runner.calls.http.reply import MAX_VALUES, has_too_many_values
 from evaljournal.runner.calls.notes import REPLY_NOTE
 from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError

@@ -27,8 +27,7 @@ from evaljournal.runner.definition.limits import parse_budget
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.runs.changes import recorded_overrides
 from evaljournal.runner.sessions.session import Outcome
-from evaljournal.runner.sessions.what_if.live_steps import LiveEstimate
-from evaljournal.runner.sessions.what_if.repricing import Repricing
+from evaljournal.runner.sessions.what_if.repricing import LiveEstimate, Repricing
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import open_run as open_source
 

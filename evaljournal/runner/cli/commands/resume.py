@@ -10,7 +10,6 @@ import trio
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import suite_argument
-from evaljournal.runner.cli.head_file import write_head
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
     grouped_option,
@@ -22,7 +21,7 @@ from evaljournal.runner.cli.options.decorators import (
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.options.values import command_values
-from evaljournal.runner.cli.session import CommandSession, run_output
+from evaljournal.runner.cli.session import CommandSession, run_output, write_head
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, finish, open_run
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code

@@ -21,15 +21,17 @@ from evaljournal.runner.cli import UNFINISHED
 from evaljournal.runner.cli.arguments import suite_argument
 from evaljournal.runner.cli.suites.views import watch_suite
 from evaljournal.runner.cli.terminal.display import (
+    FRAME_INTERVAL,
+    Show,
     age,
     exit_code,
     exit_if_damaged,
     open_run,
     print_json,
     print_screen,
+    run_display,
     status_json,
 )
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.engine.recorder import Clock
 from evaljournal.runner.errors import command

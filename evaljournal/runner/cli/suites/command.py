@@ -29,10 +29,18 @@ from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover
 from evaljournal.runner.cli.suites.views import finish_suite, run_details
-from evaljournal.runner.cli.terminal.display import open_intact_run, open_run, terminal
+from evaljournal.runner.cli.terminal.display import (
+    FRAME_INTERVAL,
+    ProgressPrinter,
+    open_intact_run,
+    open_run,
+    progress_tenths,
+    redraw,
+    supports_screen,
+    terminal,
+)
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
 from evaljournal.runner.definition.limits import parse_budget

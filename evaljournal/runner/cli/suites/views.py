@@ -17,8 +17,15 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import one_line, printable, quote
 from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
-from evaljournal.runner.cli.terminal.display import current_time, exit_code, open_run, print_json, terminal
-from evaljournal.runner.cli.terminal.live import redraw, supports_screen
+from evaljournal.runner.cli.terminal.display import (
+    current_time,
+    exit_code,
+    open_run,
+    print_json,
+    redraw,
+    supports_screen,
+    terminal,
+)
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.definition.gates import problems
 from evaljournal.runner.errors import command

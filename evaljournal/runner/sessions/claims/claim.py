@@ -40,7 +40,7 @@ from evaljournal.replay.claims.statement import (
 )
 from evaljournal.replay.results.summary import replayed_of
 from evaljournal.replay.review.labels import Review, review_path
-from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.runs.loaded_run import read_values
 from evaljournal.replay.state.definition import load_definition, substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural

@@ -16,9 +16,8 @@ from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
 from evaljournal.replay.state.set_ups import HANDLE
 from evaljournal.runner.calls import OnLateResult, Task, TrialInput, WrappedTask
-from evaljournal.runner.calls.attached import attachments, set_attachments
 from evaljournal.runner.calls.function import FunctionTask
-from evaljournal.runner.calls.notes import PHASE_NOTE, note_sink, start_phase
+from evaljournal.runner.calls.notes import PHASE_NOTE, attachments, note_sink, set_attachments, start_phase
 from evaljournal.runner.definition.hooks import Hook, Role, arguments_for
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.jobs import TrialWork

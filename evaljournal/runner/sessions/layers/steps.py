@@ -18,7 +18,7 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails, read_trajectory
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_timeout, reuse_of
 from evaljournal.replay.state.trial import unpack_location
-from evaljournal.runner.calls.attached import StepRecorder
+from evaljournal.runner.calls.notes import StepRecorder
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Returned
 from evaljournal.runner.engine.jobs import TrialWork

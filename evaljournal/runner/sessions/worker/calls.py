@@ -21,10 +21,9 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.arguments import new_task
-from evaljournal.runner.calls.attached import StepRecorder, attachments_of, set_attachments
 from evaljournal.runner.calls.gateway_env import set_gateway_env
-from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_values
-from evaljournal.runner.calls.notes import PHASE_NOTE, set_note_sink
+from evaljournal.runner.calls.http.reply import MAX_VALUES, has_too_many_values
+from evaljournal.runner.calls.notes import PHASE_NOTE, StepRecorder, attachments_of, set_attachments, set_note_sink
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.to_json import to_json

@@ -18,8 +18,16 @@ import trio
 from evaljournal.journal.errors import JournalError
 from evaljournal.runner.calls.http.client import Client, Response
 from evaljournal.runner.calls.http.heads import RequestHead, ResponseHead
-from evaljournal.runner.calls.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected
-from evaljournal.runner.calls.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge, check_values
+from evaljournal.runner.calls.http.reply import (
+    MAX_BYTES,
+    IncompleteReply,
+    InvalidReply,
+    NoResponse,
+    Redirected,
+    ReplyMemory,
+    ReplyTooLarge,
+    check_values,
+)
 from evaljournal.runner.calls.http.server import ClientConnection, ReplyAborted
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.secrets.masking import mask
