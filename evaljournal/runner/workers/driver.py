@@ -24,7 +24,7 @@ from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.calls import WorkerEnd, WorkerEnded
 from evaljournal.runner.calls.notes import Sink
-from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.errors import UsageError, print_error, unwrap_exception_groups
 from evaljournal.runner.retries.classify import Failure
 from evaljournal.runner.steps.attempt_steps import (
     NO_ADMISSION,
@@ -46,7 +46,6 @@ from evaljournal.runner.workers.frames import (
     parse_reply,
 )
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerPool
-from evaljournal.runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0
 """Seconds that a worker gets to import the evaluation."""
