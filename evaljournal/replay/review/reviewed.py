@@ -40,8 +40,7 @@ from evaljournal.replay.review.correction import (
     correct_difference,
     labels_alone,
 )
-from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, read_review, review_path
-from evaljournal.replay.review.sampling import population
+from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, population, read_review, review_path
 from evaljournal.replay.runs.loaded_run import LoadedRun, read_values
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState

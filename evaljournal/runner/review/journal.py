@@ -18,18 +18,20 @@ from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, Re
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.review.labels import (
     Label,
+    Method,
     OutputKey,
     Review,
     Sample,
+    draw_sample,
     has_output,
     labels_by_trial,
     labels_of_outputs,
     output_keys,
+    population,
     read_review,
     review_path,
     run_id,
 )
-from evaljournal.replay.review.sampling import Method, draw_sample, population
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import stage_text

@@ -14,8 +14,7 @@ from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.review.labels import Label, Review, Sample, labels_by_trial, read_review
-from evaljournal.replay.review.sampling import METHODS, Method
+from evaljournal.replay.review.labels import METHODS, Label, Method, Review, Sample, labels_by_trial, read_review
 from evaljournal.replay.runs.loaded_run import read_values
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.text import plural, printable
