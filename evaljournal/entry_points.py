@@ -22,6 +22,7 @@ from evaljournal.lazy_names import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from importlib.metadata import EntryPoint
+    from typing import Any
 
 _OURS = "evaljournal"
 """The name of our distribution."""
@@ -70,3 +71,17 @@ def using(entry: "EntryPoint", error: "Callable[[str], Exception]") -> "Iterator
         package = "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
         place = f"the entry point {entry.name!r} of {package} ({entry.group}: {entry.value})"
         raise error(f"{place} cannot be used: {type(exc).__name__}: {exc}") from exc
+
+
+def checked(
+    entry: "EntryPoint", error: "Callable[[str], Exception]", call: "Callable[[], Any]", kind: "Any", *, noun: str, verb: str
+) -> "Any":
+    """Return what a call returns that loads or calls an entry point; an exception, or another type, is an error that names it.
+
+    The error of another type is worded with `verb` and `noun`: `it is a list, not a Format`.
+    """
+    with using(entry, error):
+        value = call()
+        if not isinstance(value, kind):
+            raise TypeError(f"it {verb} a {type(value).__name__}, not {noun}")
+    return value

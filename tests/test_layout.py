@@ -114,8 +114,8 @@ def test_imports_point_one_way(package: str) -> None:
 def test_the_kernel_knows_no_capability() -> None:
     """The engine imports no gate, layer, batch, worker, step, secret, provider, budget, limit or suite; `assembly` does."""
     rooms = ("gates", "workers", "sessions", "steps", "secrets", "calls.batches", "calls.chat", "calls.dialects", "calls.http")
-    parts = ("calls.usage", "calls.prices", "definition.budget", "definition.limits", "definition.hooks")
-    views = ("answers", "batches", "budget", "known_limits", "steps", "usage", "workers")
+    parts = ("calls.usage", "calls.prices", "definition.limits", "definition.hooks")
+    views = ("batches", "budget", "known_limits", "steps", "usage", "workers")
     names = (*(f"runner.{name}" for name in (*rooms, *parts)), *(f"replay.state.{name}" for name in views))
     engine = {module: file for module, file in MODULES.items() if module.startswith("runner.engine")}
     targets = {(module, target) for module, file in engine.items() for _, target in imports(file.read_text())}

@@ -7,7 +7,7 @@ from evaljournal.lazy_names import TYPE_CHECKING, lazy_names
 
 if TYPE_CHECKING:
     from evaljournal.replay.export.frames import load as load
-    from evaljournal.replay.results.summary_types import Summary as Summary
+    from evaljournal.replay.results.summary import Summary as Summary
     from evaljournal.replay.runs.loaded_run import LoadedRun as LoadedRun
     from evaljournal.replay.runs.timeline import Span as Span
     from evaljournal.replay.runs.timeline import Timeline as Timeline
@@ -25,7 +25,7 @@ _MODULES = {
     "RunState": "state.run",
     "Span": "runs.timeline",
     "StepDetails": "runs.trajectory",
-    "Summary": "results.summary_types",
+    "Summary": "results.summary",
     "Timeline": "runs.timeline",
     "Times": "runs.timeline",
     "TrialState": "state.trial",

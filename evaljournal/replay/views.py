@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from evaljournal.journal import JournalError, Record
 from evaljournal.replay.results import comparison, summary
 from evaljournal.replay.results.comparison import Comparison, Side, output_digests
-from evaljournal.replay.results.summary_types import Summary
-from evaljournal.replay.runs.loaded_run import LoadedRun, load
-from evaljournal.replay.runs.variants import split_variant, variant_problem
+from evaljournal.replay.results.summary import Summary
+from evaljournal.replay.runs.loaded_run import LoadedRun, load, split_variant, variant_problem
 from evaljournal.replay.state.run import RunState
 
 if TYPE_CHECKING:

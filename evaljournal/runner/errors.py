@@ -6,8 +6,9 @@ recorded as the failure of an attempt, and classified by `runner.retries.classif
 
 import difflib
 import shlex
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,3 +141,10 @@ def suggest(word: str, words: Iterable[str], *, limit: int = 3, render: Callable
 def command(verb: str, path: Path, options: str = "") -> str:
     """Return a command for a run, in backquotes and ready to be copied."""
     return f"`evaljournal {verb} {shlex.quote(str(path))}{options}`"
+
+
+def print_error(text: str) -> None:
+    """Print lines on standard error, unless it is closed."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")

@@ -7,14 +7,7 @@ import attrs
 import pytest
 
 from evaljournal.journal import Event
-from evaljournal.journal.events import (
-    AttemptStarted,
-    AttemptSucceeded,
-    Noted,
-    TrialCompleted,
-    TrialEnqueued,
-    TrialScored,
-)
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted, TrialCompleted, TrialEnqueued, TrialScored
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.journal.samples import session, started, write_sync

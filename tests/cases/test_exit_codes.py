@@ -200,7 +200,7 @@ def test_files_that_end_or_stop_the_process(tmp_path: Path, source: str, options
 DRIVER = """
 import json, os, sys, time
 sys.path.insert(0, {root!r})
-import evaljournal.runner.sessions.api, evaljournal.runner.cli.commands.run, evaljournal.runner.cli.terminal.live  # Once.
+import evaljournal.runner.sessions.api, evaljournal.runner.cli.commands.run, evaljournal.runner.cli.terminal.display  # Once.
 
 def run(prepare, *arguments):
     child = os.fork()

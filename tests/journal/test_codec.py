@@ -12,15 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal.errors import Unserializable
-from evaljournal.journal.events import (
-    AttemptFailed,
-    AttemptSucceeded,
-    Event,
-    Extension,
-    KnownEvent,
-    Noted,
-    TrialEnqueued,
-)
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Event, Extension, KnownEvent, Noted, TrialEnqueued
 from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.journal.format.codec import (
     EVENT_TYPES,

@@ -15,13 +15,7 @@ import pytest
 
 from evaljournal.journal import Event, read, verify
 from evaljournal.journal.disk import segments
-from evaljournal.journal.events import (
-    AttemptReturnedLate,
-    Extension,
-    JournalRecovered,
-    JournalSalvaged,
-    TrialWithdrawn,
-)
+from evaljournal.journal.events import AttemptReturnedLate, Extension, JournalRecovered, JournalSalvaged, TrialWithdrawn
 from evaljournal.journal.fact import fields_of, non_default_fields
 from evaljournal.journal.format.codec import EVENT_TYPES, event_type, is_payload
 from evaljournal.journal.format.lifecycle import END_STAGES, STAGES, TRIAL_RULES

@@ -3,8 +3,7 @@
 import itertools
 
 from evaljournal.journal import Event
-from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.results.summary import Summary, summarize
 from tests.replay.trial_events import state_of
 
 

@@ -34,7 +34,7 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.replay.auditing.auditor import Auditor, audit
 from evaljournal.replay.auditing.findings import MAX_FINDINGS, Audit, Finding
-from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE
+from evaljournal.replay.auditing.rules import TIME_TOLERANCE
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.sessions.api import arun

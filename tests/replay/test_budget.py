@@ -10,14 +10,7 @@ import trio
 
 from evaljournal import note
 from evaljournal.journal import Event, Record, read
-from evaljournal.journal.events import (
-    AttemptFailed,
-    AttemptStarted,
-    AttemptSucceeded,
-    Noted,
-    RunStopped,
-    TrialCompleted,
-)
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStopped, TrialCompleted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.gate import MAX_DROP, Check, check_drop
-from evaljournal.replay.results.pairing import PairedDifference, compare_values
+from evaljournal.replay.results.pairing import PairedDifference, compare_values, decide
 from evaljournal.replay.results.sensitivity import (
     POWER,
     detectable_drop,

@@ -10,8 +10,7 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import TrialEnqueued
 from evaljournal.replay import fold, load
 from evaljournal.replay.render.summary import group_lines
-from evaljournal.replay.results.summary import NO_GROUP, summarize
-from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.results.summary import NO_GROUP, Summary, summarize
 from evaljournal.replay.runs.loaded_run import Grouping
 from tests.journal.samples import examples, session, started, write_sync
 from tests.replay.summaries import chain

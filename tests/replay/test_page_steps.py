@@ -9,7 +9,7 @@ import pytest
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.page import page_steps
+from evaljournal.replay.page import page_content
 from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
 from evaljournal.replay.page.page_content import Content
 from tests.journal.samples import enqueued, session, started, write_sync
@@ -79,7 +79,7 @@ def test_a_run_without_steps(tmp_path: Path) -> None:
 
 def test_the_number_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps beyond the limit are counted."""
-    monkeypatch.setattr(page_steps, "MAX_STEPS", 3)
+    monkeypatch.setattr(page_content, "MAX_STEPS", 3)
     steps = steps_of(*page_of(long_run(tmp_path / "run", steps=5, chars=1)))
 
     assert ([1, 2, 3], 2) == (steps["number"], steps["omitted"])
@@ -87,7 +87,7 @@ def test_the_number_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_text_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All values together have a maximum length; steps after it have none, and the page reports that."""
-    monkeypatch.setattr(page_steps, "MAX_CHARS", 20_000)
+    monkeypatch.setattr(page_content, "MAX_CHARS", 20_000)
     contents = steps_of(*page_of(long_run(tmp_path / "run", steps=600, chars=1_000)))["content"]
     shown = [len(content["output"]["beginning"]) for content in contents if "output" in content]
 

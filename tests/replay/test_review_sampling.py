@@ -8,7 +8,7 @@ import pytest
 
 from evaljournal.journal.events import TrialScored
 from evaljournal.replay import LoadedRun, load
-from evaljournal.replay.review.sampling import METHODS, Method, draw_sample
+from evaljournal.replay.review.labels import METHODS, Method, draw_sample
 from tests.journal.samples import enqueued, session, started, trial, write_sync
 
 

@@ -11,9 +11,17 @@ from evaljournal.journal.events import Noted, ReviewStarted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.review.correction import CorrectedScore
-from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, Rate, agreement
 from evaljournal.replay.review.labels import Review, labels_by_trial, read_review
-from evaljournal.replay.review.reviewed import Reviewed, open_review
+from evaljournal.replay.review.reviewed import (
+    Agreement,
+    Cell,
+    Consistency,
+    PositionFlips,
+    Rate,
+    Reviewed,
+    agreement,
+    open_review,
+)
 from evaljournal.replay.review.text import agreement_lines, corrected_text, difference_lines, rate_text
 from evaljournal.replay.statistics import Estimate
 from tests.journal.samples import finished, session, started, write_sync

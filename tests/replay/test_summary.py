@@ -27,8 +27,7 @@ from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.phrases import score_text
-from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.summary_types import AttemptCounts, TrialCounts
+from evaljournal.replay.results.summary import AttemptCounts, TrialCounts, summarize
 from evaljournal.replay.statistics import pass_all, pass_at, wilson
 from tests.journal.samples import session
 from tests.journal.test_format import GOLDEN

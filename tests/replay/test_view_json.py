@@ -4,8 +4,7 @@ import attrs
 import orjson
 import pytest
 
-from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.summary_types import Adoption
+from evaljournal.replay.results.summary import Adoption, summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.run import RunState
 

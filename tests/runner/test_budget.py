@@ -16,7 +16,7 @@ from evaljournal.replay import RunState, fold, load
 from evaljournal.replay.runs.idle import reasons
 from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.recorded_output import RecordedOutput
-from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.limits import parse_budget
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.rescore import Rescoring
 from evaljournal.runner.testing import deterministic_options, inline

@@ -9,9 +9,8 @@ import pytest
 from evaljournal import Case, evaluation
 from evaljournal.replay.state.definition import changed_files
 from evaljournal.runner.data.fingerprint import strip_comments
-from evaljournal.runner.definition.code_files import code_files
+from evaljournal.runner.definition.code_files import code_files, relevant_source
 from evaljournal.runner.definition.loading import load_evaluation
-from evaljournal.runner.definition.module_source import relevant_source
 from evaljournal.runner.errors import UsageError
 
 EVALUATION = """

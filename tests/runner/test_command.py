@@ -204,7 +204,7 @@ def test_remaining_children_are_ended(path: Path, tmp_path: Path, script: Callab
 
 def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints endlessly is ended, and its trial fails."""
-    monkeypatch.setattr("evaljournal.runner.calls.http.reply_memory.MAX_BYTES", 100_000)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply.MAX_BYTES", 100_000)
     run_real(define_real(Command("yes")), path)
 
     assert ("fatal", "evaljournal.ReplyTooLarge") == (failure(path).category, failure(path).error)

@@ -12,7 +12,7 @@ from evaljournal import Case, UsageError, rescore, scorers
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptSucceeded, ScoringFailed, TrialScored
 from evaljournal.runner.calls.command import Command
-from evaljournal.runner.calls.http import reply_memory
+from evaljournal.runner.calls.http import reply
 from evaljournal.runner.calls.workspaces import runs_directory
 from evaljournal.runner.runs.fork import fork
 from evaljournal.runner.runs.merge import merge
@@ -83,7 +83,7 @@ def test_a_command_that_cannot_score(  # noqa: PLR0917  # fixtures and parameter
     path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch, command: str, files: Any, error: str
 ) -> None:
     """A command that hangs, floods or does not exist, and a missing file, are failures of the score; the output is kept."""
-    monkeypatch.setattr(reply_memory, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(reply, "MAX_BYTES", 100_000)
     run_real(define_scored(repo, command, files=files, timeout=1.0), path)
     (failed,) = events(path, ScoringFailed)
 

@@ -9,9 +9,9 @@ from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
-from evaljournal.runner.concurrency.constants import LONG_TIME
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
+from evaljournal.runner.concurrency.start import LONG_TIME
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk

@@ -17,7 +17,7 @@ from evaljournal.runner.calls.command import Command
 from evaljournal.runner.calls.endpoint import Endpoint
 from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.cli import cli
-from evaljournal.runner.data.shard import parse_shard
+from evaljournal.runner.data.dataset import parse_shard
 from evaljournal.runner.definition.limits import declared_limits, describe_limits, parse_limits
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.runs.changes import effective_settings

@@ -20,7 +20,7 @@ import trio
 
 from evaljournal import Case, Retry, Score, UsageError, evaluation
 from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
-from evaljournal.runner.definition.module_source import imports, relevant_source
+from evaljournal.runner.definition.code_files import imports, relevant_source
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.scorers.scorer import ScorerInput
 from tests.processes import TIMEOUT, run_command

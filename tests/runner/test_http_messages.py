@@ -7,8 +7,7 @@ import h11
 import httpcore2
 import pytest
 
-from evaljournal.runner.calls.http.heads import ResponseHead
-from evaljournal.runner.calls.http.messages import Body, MessageReader
+from evaljournal.runner.calls.http.heads import Body, MessageReader, ResponseHead
 
 SAMPLE, ALL = 1_500, 300_000
 """Responses that are read."""

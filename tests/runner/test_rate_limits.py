@@ -16,8 +16,7 @@ from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.gates.known_limits import max_slots
-from evaljournal.runner.gates.needed_slots import NeededSlots
+from evaljournal.runner.gates.known_limits import NeededSlots, max_slots
 from evaljournal.runner.sessions.rate_limits import (
     TaskKeys,
     default_slots,

@@ -24,7 +24,7 @@ from evaljournal.journal.events import (
     StepReplayed,
     TrialScored,
 )
-from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.runs.sources import verify_sources
 from evaljournal.runner.steps.replies import packed

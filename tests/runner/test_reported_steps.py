@@ -15,8 +15,7 @@ from evaljournal.journal.events import AttemptFailed, StepCompleted
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.calls import ReportedStep
 from evaljournal.runner.calls.endpoint import Endpoint
-from evaljournal.runner.calls.http.reply import ErrorReply, Reply
-from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.calls.http.reply import ErrorReply, Reply, ReplyTooLarge
 from evaljournal.runner.calls.reported_steps import read_steps
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server

@@ -29,8 +29,7 @@ from evaljournal.journal.events import (
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.phrases import score_text
-from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.summary_types import Adoption
+from evaljournal.replay.results.summary import Adoption, summarize
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.runs.changes import effective_settings
 from evaljournal.runner.sessions.session import Outcome, Session

@@ -11,8 +11,7 @@ import trio
 
 from evaljournal import Case, UsageError, arun
 from evaljournal.replay.state.shards import Shard
-from evaljournal.runner.data.dataset import Dataset, Selection
-from evaljournal.runner.data.shard import parse_shard
+from evaljournal.runner.data.dataset import Dataset, Selection, parse_shard
 from evaljournal.runner.runs.paths import next_path
 from evaljournal.runner.testing import deterministic_options
 from tests.runner.test_fork import FastDisk

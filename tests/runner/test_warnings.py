@@ -14,9 +14,9 @@ from evaljournal.journal.events import AttemptFailed, Noted
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_summary
 from evaljournal.replay.results.summary import summarize
+from evaljournal.runner.calls.call_size import unread_words
 from evaljournal.runner.calls.chat import Chat
 from evaljournal.runner.calls.dialects import names
-from evaljournal.runner.calls.prompt_size import unread_words
 from evaljournal.runner.scorers.builtin import exact
 from tests.processes import ROOT
 from tests.runner_cli.commands import evaljournal, printed

@@ -12,16 +12,14 @@ from evaljournal import Case, Fatal, RateLimited, Retry, note
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Event, Noted, ScorerCallStarted, StepCompleted
 from evaljournal.replay import RunState
-from evaljournal.replay.state.answers import ANSWER
-from evaljournal.replay.state.usage import JUDGE_USAGE, add, noted_usage
+from evaljournal.replay.state.usage import ANSWER, JUDGE_USAGE, add, noted_usage
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.calls.usage import priced_usage
 from evaljournal.runner.sessions.what_if.recompute import recompute
 from evaljournal.runner.sessions.what_if.recorded import RecordedCalls
 from evaljournal.runner.sessions.what_if.repricing import Repricing, parse_models
-from evaljournal.runner.steps.admission import LimitedCall
-from evaljournal.runner.steps.attempt_steps import Step, current_steps
+from evaljournal.runner.steps.attempt_steps import LimitedCall, Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.steps.waiting import admit_in_loop
 from tests.journal.disk import SimulatedDisk

@@ -11,7 +11,7 @@ import trio
 
 from evaljournal import note, step
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
-from evaljournal.runner.calls.http.reply_memory import MAX_VALUES
+from evaljournal.runner.calls.http.reply import MAX_VALUES
 from evaljournal.runner.calls.notes import REPLY_NOTE
 from evaljournal.runner.sessions.worker.calls import Calls
 from evaljournal.runner.workers import driver, streams

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from evaljournal.journal import Event, Record
 from evaljournal.journal.events import IntakePaused, LimitChanged, RunStopped
-from evaljournal.runner.cli.terminal.live import ProgressPrinter, progress_tenths, redraw
+from evaljournal.runner.cli.terminal.display import ProgressPrinter, progress_tenths, redraw
 from tests.replay.trial_events import answered, enqueued, state_of
 
 START = 5.0

@@ -14,7 +14,7 @@ import trio.testing
 
 from evaljournal.journal import verify
 from evaljournal.replay.review.labels import read_review
-from evaljournal.runner.cli.commands.annotate import open_intact_run
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.runner.cli.commands.review import current_sample
 from evaljournal.runner.cli.servers.review import ReviewServer
 from tests.processes import wait_until
@@ -35,7 +35,9 @@ def respond(
     lines = [f"{method or ('GET' if body is None else 'POST')} {target} HTTP/1.1"]
     lines += [f"{name}: {value}" for name, value in names.items() if value is not None]
     request = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""]).encode() + content
-    run = open_intact_run(path, keeps_steps=True)
+    run = LoadedRun(path)
+    run.state.steps.keeps_records = True
+    load(path, run=run)
     sample = current_sample(run, None, 2, 1, None)
 
     async def main() -> bytes:

@@ -23,7 +23,7 @@ from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
 from evaljournal.runner.cli.options.values import command_values
 from evaljournal.runner.cli.suites.discovery import command_line_settings, discover
-from evaljournal.runner.cli.suites.ending import suite_exit_code
+from evaljournal.runner.cli.suites.views import suite_exit_code
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.sessions.session import Session
 from tests.journal.samples import lines_of, overwrite, segment

@@ -12,8 +12,7 @@ import pytest
 from evaljournal.runner.calls.chat import Chat, OpenChat
 from evaljournal.runner.calls.dialects import names
 from evaljournal.runner.calls.dialects.dialect import Answer
-from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply, ReplyTooLarge
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.retries.classify import classify

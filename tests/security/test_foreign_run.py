@@ -20,6 +20,7 @@ from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
 from evaljournal.runner.sessions.api import run as run_in_python
+from evaljournal.runner.sessions.outputs import Outputs
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started
 from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal
@@ -293,9 +294,10 @@ def test_a_run_that_changes_after_it_was_read_is_not_resumed(tmp_path: Path, mon
     own_run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=True)
     foreign_run_with_settings(tmp_path / "other", **FOREIGN_SETTINGS, overridden=OVERRIDDEN)
 
-    def replace(_: object) -> None:
+    def replace(_: object) -> Outputs:
         shutil.rmtree(own_run)
         (tmp_path / "other").rename(own_run)
+        return Outputs()
 
     monkeypatch.setattr("evaljournal.runner.cli.commands.resume.run_output", replace)
     result = evaljournal("resume", own_run, "--adopt", "--plain")

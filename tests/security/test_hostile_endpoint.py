@@ -22,9 +22,8 @@ from evaljournal.journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFai
 from evaljournal.replay import load
 from evaljournal.runner.calls.chat import Chat, OpenChat
 from evaljournal.runner.calls.endpoint import Endpoint, output_of
-from evaljournal.runner.calls.http import reply_memory
-from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.calls.http.reply_memory import ReplyMemory, ReplyTooLarge
+from evaljournal.runner.calls.http import reply as http_reply
+from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply, ReplyMemory, ReplyTooLarge
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.secrets.masking import SecretValues, mask, mask_keys, mask_output, mask_values
 from tests.processes import TIMEOUT
@@ -39,9 +38,9 @@ EXPECTED_ERRORS: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLar
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make replies of a few kB large ones."""
-    monkeypatch.setattr(reply_memory, "SMALL_REPLY", 10_000)
-    monkeypatch.setattr(reply_memory, "MAX_PARSED_IN_LOOP", 1_000)
-    monkeypatch.setattr(reply_memory, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(http_reply, "SMALL_REPLY", 10_000)
+    monkeypatch.setattr(http_reply, "MAX_PARSED_IN_LOOP", 1_000)
+    monkeypatch.setattr(http_reply, "MAX_BYTES", 100_000)
 
 
 def test_large_replies_wait_for_each_other(small_limits: None) -> None:
@@ -69,7 +68,7 @@ def test_large_replies_wait_for_each_other(small_limits: None) -> None:
 
     trio.run(main)
 
-    assert reply_memory.LARGE_REPLIES == peak
+    assert http_reply.LARGE_REPLIES == peak
     assert list(range(20)) == sorted(parsed)
 
 
@@ -90,7 +89,7 @@ def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
 
     async def main() -> list[bool]:
         with trio.fail_after(TIMEOUT):
-            for _ in range(reply_memory.LARGE_REPLIES):
+            for _ in range(http_reply.LARGE_REPLIES):
                 with trio.move_on_after(0.01):
                     await parse()
             before = await wait_for_place()
@@ -133,7 +132,7 @@ def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, mon
 @pytest.mark.parametrize("body", [b"[" + b"[]," * 40 + b"[]]", b"[" + b"1," * 60 + b"1]", b'{"a": [' + b"{}," * 50 + b"{}]}"])
 def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of values is limited, since they take far more memory than their bytes; commas in a text are not values."""
-    monkeypatch.setattr("evaljournal.runner.calls.http.reply_memory.MAX_VALUES", 50)
+    monkeypatch.setattr("evaljournal.runner.calls.http.reply.MAX_VALUES", 50)
     text = orjson.dumps([body.decode().replace("{", '"'), "\\" * 51 + '"' + "," * 60])
 
     with pytest.raises(ReplyTooLarge):

@@ -9,7 +9,7 @@ import pytest
 
 from evaljournal.replay import load
 from evaljournal.runner.cli import cli
-from evaljournal.runner.cli.head_file import write_head
+from evaljournal.runner.cli.session import write_head
 from tests.journal.samples import cut_tail, segment
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run

@@ -32,8 +32,7 @@ from evaljournal.replay.export.formats import File
 from evaljournal.replay.export.model_call import TaskModel, TaskModels
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.spool import Spool
-from evaljournal.replay.results.summary import score_of
-from evaljournal.replay.results.summary_types import ScoreSummary
+from evaljournal.replay.results.summary import ScoreSummary, score_of
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
 from evaljournal.replay.state.definition import variant_parameters
 from evaljournal.replay.state.trial import DONE_STAGES

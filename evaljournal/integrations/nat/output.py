@@ -15,11 +15,10 @@ from typing import Final
 import trio
 
 from evaljournal.integrations.nat.files import LINES_FILE, LIST_FILE, STEP_FILTER, line, nat, parse_step_filter
-from evaljournal.journal import Record, follow
 from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalError
-from evaljournal.journal.events import TrialCompleted, TrialFailed
-from evaljournal.journal.readers.follow import POLL_INTERVAL
+from evaljournal.journal.events import Record, TrialCompleted, TrialFailed
+from evaljournal.journal.readers.follow import POLL_INTERVAL, follow
 from evaljournal.replay.export import Source
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.text import printable

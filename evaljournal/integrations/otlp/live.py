@@ -30,10 +30,10 @@ import trio
 
 from evaljournal.integrations.otlp.encoding import log_requests, protobuf_requests
 from evaljournal.integrations.otlp.export import models_of, resource_of, scope_of, score_events, trial_spans
-from evaljournal.journal import Record, follow
 from evaljournal.journal.disk import segments
 from evaljournal.journal.events import (
     AttemptEnd,
+    Record,
     ScoringFailed,
     StepCompleted,
     StepFailed,
@@ -42,7 +42,7 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.journal.readers.follow import POLL_INTERVAL
+from evaljournal.journal.readers.follow import POLL_INTERVAL, follow
 from evaljournal.replay.export import Source
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.text import printable

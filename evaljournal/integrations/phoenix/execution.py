@@ -1,22 +1,25 @@
-"""One call of `run` or `execute`: the function and the inputs become an evaluation, which runs like any other."""
+"""One call of `run` or `execute`: the function and the inputs become an evaluation, which runs like any other.
+
+The progress is on stderr: a tqdm bar if tqdm is installed, otherwise a line of text.
+"""
 
 import asyncio
 import logging
 import re
+import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
+import trio
 
 from evaljournal.integrations.phoenix.caller_thread import InputTask, await_value
-from evaljournal.integrations.phoenix.inputs import Inputs
-from evaljournal.integrations.phoenix.progress import show
+from evaljournal.integrations.phoenix.inputs import Inputs, variable_digests
 from evaljournal.integrations.phoenix.results import ExecutionDetails, ResultCollector
-from evaljournal.integrations.phoenix.variables import variable_digests
 from evaljournal.journal import read
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK, Files
@@ -24,6 +27,7 @@ from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import fold
+from evaljournal.replay.render.screen import line
 from evaljournal.replay.state.definition import load_definition
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.function import LOOPS, FunctionTask, Loop
@@ -39,11 +43,59 @@ from evaljournal.runner.sessions.null_files import NULL_FILES
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.session import Session
 
+INTERVAL = 0.2
+
 Results = tuple[list[Any], list[ExecutionDetails]]
 
 _INVALID_CHARACTERS: Final = re.compile(r"[^\w.-]")
 
 _log = logging.getLogger("evaljournal")
+
+
+async def show(live_run: LiveRun, bar_format: str, in_thread: InThread) -> None:
+    """Show the progress of a run until cancelled."""
+    bar = _bar(live_run, bar_format)
+    try:
+        while True:
+            done = live_run.state.totals.done
+            await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
+            await trio.sleep(INTERVAL)
+    finally:
+        bar.update(live_run.state.totals.done - bar.n)
+        bar.close()
+
+
+def _bar(live_run: LiveRun, bar_format: str) -> Any:
+    try:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415  # optional
+    except ImportError:
+        return _Line(live_run)
+    return tqdm(total=live_run.total, initial=live_run.state.totals.done, bar_format=bar_format or None, file=sys.stderr)
+
+
+class _Line:
+    """The part of tqdm's interface that is used, as a line of text."""
+
+    n = 0
+
+    def __init__(self, live_run: LiveRun) -> None:
+        self._live_run = live_run
+        self._last_text = ""
+
+    def update(self, _: int) -> None:
+        live_run = self._live_run
+        text = line(live_run.state, now=live_run.now(), total=live_run.total)
+        self._write(f"\r{text.ljust(len(self._last_text))}")
+        self._last_text = text
+
+    def close(self) -> None:
+        self._write("\n")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with suppress(AttributeError, OSError, ValueError):  # A task may have closed or removed it.
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 class Incomplete(Exception):

@@ -9,11 +9,10 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, json_text
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text
 from evaljournal.integrations.promptfoo.prompts import messages_in
 from evaljournal.integrations.promptfoo.providers import read_provider
 from evaljournal.integrations.promptfoo.scorer.case_assertions import COLUMN, GRADED, TYPES, assertions_of
-from evaljournal.integrations.promptfoo.yaml_file import Value
 from evaljournal.runner.calls.chat import is_messages
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import parse

@@ -20,19 +20,69 @@ import attrs
 from evaljournal.integrations.promptfoo import nunjucks
 from evaljournal.integrations.promptfoo.assertions import AssertionReader, Function
 from evaljournal.integrations.promptfoo.cases import Cases
-from evaljournal.integrations.promptfoo.project import NotMapped, Omission, Project, json_text, one_line
+from evaljournal.integrations.promptfoo.project import NotMapped, Omission, Project, Value, json_text, one_line
 from evaljournal.integrations.promptfoo.prompts import Prompt, read_prompts
 from evaljournal.integrations.promptfoo.providers import ImportedProvider, read_providers
-from evaljournal.integrations.promptfoo.toml_text import toml_lines
-from evaljournal.integrations.promptfoo.yaml_file import Value
 from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
 from evaljournal.runner.calls.dialects.dialect import Dialect
 from evaljournal.runner.errors import UsageError
+
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _SLUG: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_SLUG: Final = 40
 _NO_EFFECT: Final = ("description", "tags", "$schema")
 """Keys that change nothing; the description is a comment in the file."""
+
+
+def toml_value(value: Any) -> str:
+    """Return a value; one with null, which TOML does not have, as a string with JSON."""
+    if _has_null(value):
+        return toml_value(json.dumps(value, ensure_ascii=False))
+    match value:
+        case str():
+            return _string(value)
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case dict():
+            items = [f"{_key(key)} = {toml_value(item)}" for key, item in cast("dict[str, Any]", value).items()]
+            return f"{{ {', '.join(items)} }}" if items else "{}"
+        case _:
+            return f"[{', '.join(map(toml_value, value))}]"
+
+
+def toml_lines(table: dict[str, Any]) -> str:
+    """Return the lines of a table."""
+    return "".join(f"{_key(key)} = {toml_value(value)}\n" for key, value in table.items())
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _basic_string(key)
+
+
+def _string(text: str) -> str:
+    if "\n" in text and "'''" not in text and not text.endswith("'") and not _CONTROL.search(text):
+        return f"'''\n{text}'''"
+    return _basic_string(text)
+
+
+def _basic_string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _has_null(value: Any) -> bool:
+    match value:
+        case None:
+            return True
+        case dict():
+            return any(map(_has_null, cast("dict[str, Any]", value).values()))
+        case list():
+            return any(map(_has_null, value))
+        case _:
+            return False
 
 
 @attrs.frozen

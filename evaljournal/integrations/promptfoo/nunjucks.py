@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from evaljournal.integrations.promptfoo.project import NotMapped
+from evaljournal.integrations.promptfoo.project import MAX_BYTES, NotMapped
 from evaljournal.integrations.promptfoo.scorer.json_checks import number_text
-from evaljournal.integrations.promptfoo.yaml_file import MAX_BYTES
 
 _OPENING: Final = re.compile(r"\{[{%#]")
 _CLOSINGS: Final = {"{{": "}}", "{%": "%}", "{#": "#}"}

@@ -10,8 +10,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, json_text
-from evaljournal.integrations.promptfoo.yaml_file import Value, parse_yaml
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, parse_yaml
 from evaljournal.runner.calls.chat import is_messages
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError

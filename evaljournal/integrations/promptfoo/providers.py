@@ -12,9 +12,8 @@ from urllib.parse import quote
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, json_text
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, with_place
 from evaljournal.integrations.promptfoo.prompts import Prompt
-from evaljournal.integrations.promptfoo.yaml_file import Value, with_place
 from evaljournal.runner.calls.call_size import TOKEN_LIMITS
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.secrets.masking import mask_literal, mask_literal_words, mask_values

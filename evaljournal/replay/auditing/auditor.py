@@ -15,15 +15,22 @@ from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import event_type
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, TrialTotals
-from evaljournal.replay.auditing.limit_rules import LimitRules
-from evaljournal.replay.auditing.rules import StepRules, batch_problems, end_problems, start_problems, stop_problems
-from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
+from evaljournal.replay.auditing.rules import (
+    TIME_TOLERANCE,
+    LimitRules,
+    StartRules,
+    StepRules,
+    batch_problems,
+    end_problems,
+    start_problems,
+    stop_problems,
+)
 from evaljournal.replay.render.summary import version_notes
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.replay.text import plural
 
 

@@ -5,8 +5,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import RetryScheduled, RunStarted, TrialFailed
+from evaljournal.journal.events import Record, RetryScheduled, RunStarted, TrialFailed
 from evaljournal.replay.state.budget import BudgetUse
 from evaljournal.replay.state.trial import TrialState
 

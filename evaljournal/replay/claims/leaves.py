@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, Record, TrialEnqueued
 from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.review.labels import Label, OutputKey
 from evaljournal.replay.state.trial import DONE_STAGES, TrialState

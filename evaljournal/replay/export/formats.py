@@ -5,7 +5,7 @@ reads its source: an export of the same records has the same bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, cast
 
 import attrs
 
@@ -73,11 +73,8 @@ class _Formats(Mapping[str, Format]):
         entry = entry_points.find(_GROUP, name)
         if entry is None:
             raise KeyError(name)
-        with entry_points.using(entry, ImportError):
-            value = entry.load()
-            if not isinstance(value, Format):
-                raise TypeError(f"it is a {type(value).__name__}, not a TableFile, a File or a Directory")
-        return value
+        noun = "a TableFile, a File or a Directory"
+        return cast("Format", entry_points.checked(entry, ImportError, entry.load, Format, noun=noun, verb="is"))
 
     def __iter__(self) -> Iterator[str]:
         yield from BUILT_IN

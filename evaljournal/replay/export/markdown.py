@@ -17,10 +17,9 @@ from evaljournal.replay.render.summary import latency_text, trials_text, usage_t
 from evaljournal.replay.results.comparison import Comparison, Side, TrialChange, compare, output_digests
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.review.judge import agreement
-from evaljournal.replay.review.reviewed import open_review
+from evaljournal.replay.review.reviewed import agreement, open_review
 from evaljournal.replay.review.text import agreement_rows, basis_text, confusion_table, corrected_lines
-from evaljournal.replay.runs.values import TrialValues, read_values
+from evaljournal.replay.runs.loaded_run import TrialValues, read_values
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import outcome_of
 from evaljournal.replay.text import as_text, plural, printable, reason_text

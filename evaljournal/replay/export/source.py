@@ -10,11 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from evaljournal.journal import Blob, Event, JournalError, Record
-from evaljournal.journal.errors import BlobDamaged, InvalidRecord
-from evaljournal.journal.events import SegmentOpened
+from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalError
+from evaljournal.journal.events import Event, Record, SegmentOpened
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.journal.format.blobs import blobs_of
+from evaljournal.journal.format.blobs import Blob, blobs_of
 from evaljournal.replay.index import Index
 from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
 from evaljournal.replay.runs.loaded_run import LoadedRun, load

@@ -46,13 +46,11 @@ from evaljournal.replay.render.phrases import (
 from evaljournal.replay.render.summary import billed_usage, replayed_text, saved_usage, substitution_lines
 from evaljournal.replay.results.comparison import Comparison, Side
 from evaljournal.replay.results.pairing import PairedDifference
-from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.summary_types import ScoreSummary, Summary
+from evaljournal.replay.results.summary import ScoreSummary, Summary, summarize
 from evaljournal.replay.results.table import Row, compare_all
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.review.judge import agreement
 from evaljournal.replay.review.labels import labels_by_trial, read_review
-from evaljournal.replay.review.reviewed import open_review
+from evaljournal.replay.review.reviewed import agreement, open_review
 from evaljournal.replay.review.text import agreement_rows, confusion_table, corrected_text
 from evaljournal.replay.review.text import basis_text as agreement_basis
 from evaljournal.replay.runs.loaded_run import LoadedRun

@@ -21,8 +21,7 @@ from evaljournal.journal.format.blobs import Blob
 from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
-from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
-from evaljournal.replay.page.page_steps import KINDS
+from evaljournal.replay.page.page_content import KINDS, MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.limit_use import LimitSeries, limit_series

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 import orjson
 
-from evaljournal.journal import Blob
 from evaljournal.journal.errors import BlobDamaged
-from evaljournal.journal.format.blobs import content
+from evaljournal.journal.format.blobs import Blob, content
 from evaljournal.replay.text import as_text
 
 MICRO: Final = 1_000_000

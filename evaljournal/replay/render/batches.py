@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from evaljournal.replay.results.summary import batches_of
-from evaljournal.replay.results.summary_types import BatchSummary
+from evaljournal.replay.results.summary import BatchSummary, batches_of
 from evaljournal.replay.state.batches import UNSENT_STATES
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import duration, money, plural, printable

@@ -21,7 +21,7 @@ from evaljournal.replay.render.phrases import (
 )
 from evaljournal.replay.results.comparison import Comparison, TrialChange
 from evaljournal.replay.results.pairing import PairedDifference
-from evaljournal.replay.results.summary_types import ScoreSummary
+from evaljournal.replay.results.summary import ScoreSummary
 from evaljournal.replay.results.table import ComparisonTable, Row
 from evaljournal.replay.text import UNKNOWN, columns, duration, money, number, or_dash, plural, printable, stage_text
 

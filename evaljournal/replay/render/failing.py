@@ -14,7 +14,7 @@ import attrs
 
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay.render.phrases import score_value_text
-from evaljournal.replay.runs.values import TrialValues, read_values
+from evaljournal.replay.runs.loaded_run import TrialValues, read_values
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.text import as_json, as_text, cell_width, pad, plural, printable, quote, shorten

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from evaljournal.replay.results.summary_types import ScoreSummary, TrialCounts
+from evaljournal.replay.results.summary import ScoreSummary, TrialCounts
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.text import BELOW_IN_MS, UNKNOWN, columns, digits, duration, number, one_line, plural, printable
 

@@ -15,8 +15,7 @@ from evaljournal.replay.render.phrases import (
     versions_text,
     waited_text,
 )
-from evaljournal.replay.results.summary import models_of, score_of
-from evaljournal.replay.results.summary_types import (
+from evaljournal.replay.results.summary import (
     GroupSummary,
     Latency,
     ReplayedCounts,
@@ -24,13 +23,15 @@ from evaljournal.replay.results.summary_types import (
     StepCounts,
     Summary,
     TrialCounts,
+    models_of,
+    score_of,
 )
-from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.totals import Totals
+from evaljournal.replay.state.usage import ADVICE
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import as_words, columns, digits, duration, money, number, one_line, plural, printable
 

@@ -1,6 +1,6 @@
 """Compare two runs or variants: the trials that were fixed, broke or changed, and the difference of each score.
 
-`pairing` selects the trials and computes the differences, `decision` decides on them.
+`pairing` selects the trials, computes the differences and decides on them.
 """
 
 import re
@@ -12,11 +12,9 @@ import attrs
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.format.blobs import digest
-from evaljournal.replay.results.decision import decide
-from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
+from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, decide, score
 from evaljournal.replay.results.pairwise import order_scorers
-from evaljournal.replay.results.summary import latencies, latency, models_of, output_latencies
-from evaljournal.replay.results.summary_types import Latency
+from evaljournal.replay.results.summary import Latency, latencies, latency, models_of, output_latencies
 from evaljournal.replay.state.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import Totals

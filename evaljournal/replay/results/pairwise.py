@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.replay.results.decision import decide
-from evaljournal.replay.results.pairing import PairedDifference, compare_values
+from evaljournal.replay.results.pairing import PairedDifference, compare_values, decide
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.statistics import bootstrap

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from evaljournal.replay.results.comparison import Side, SideAnswers, common_scorers
-from evaljournal.replay.results.decision import decide
-from evaljournal.replay.results.pairing import PairedDifference, Pairing
+from evaljournal.replay.results.pairing import PairedDifference, Pairing, decide
 from evaljournal.replay.results.pairwise import order_scorers
-from evaljournal.replay.results.summary import score_of
-from evaljournal.replay.results.summary_types import Latency, ScoreSummary
+from evaljournal.replay.results.summary import Latency, ScoreSummary, score_of
 from evaljournal.replay.state.tally import Tally, main_scorer
 from evaljournal.replay.state.usage import as_integer, total
 

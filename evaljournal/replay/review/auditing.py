@@ -8,8 +8,7 @@ from evaljournal.journal import Record, read
 from evaljournal.journal.events import Annotated, AttemptSucceeded, ReviewSampled, ReviewStarted
 from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.auditing.findings import Findings
-from evaljournal.replay.review.labels import Label, OutputKey, Review, Sample, run_id
-from evaljournal.replay.review.sampling import draw_sample
+from evaljournal.replay.review.labels import Label, OutputKey, Review, Sample, draw_sample, run_id
 from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 
 

@@ -15,7 +15,7 @@ from evaljournal.replay.render.phrases import (
 )
 from evaljournal.replay.review.agreement import Coefficient
 from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS, CorrectedScore, SampleUse
-from evaljournal.replay.review.judge import Agreement, Bias, Rate
+from evaljournal.replay.review.reviewed import Agreement, Bias, Rate
 from evaljournal.replay.statistics import Estimate
 from evaljournal.replay.text import columns, one_line, plural, printable
 

@@ -3,10 +3,10 @@
 Only the state is kept in memory; records, outputs, timelines and details of trials are read from disk on each call.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
 
@@ -15,11 +15,10 @@ from evaljournal.journal.errors import BlobDamaged, IllegalEvent, InvalidRecord,
 from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.readers.scan import ScanStop
-from evaljournal.replay.results.summary import NO_GROUP, summarize
-from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.results.summary import NO_GROUP, Summary, summarize
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.text import as_text
+from evaljournal.replay.text import as_text, printable
 
 if TYPE_CHECKING:
     from evaljournal.replay.runs.timeline import Timeline
@@ -227,3 +226,46 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
     if at is not None and run.seq < at:
         raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")
     return run
+
+
+class TrialValues(NamedTuple):
+    """The values of one trial; large ones stay on disk, as a `Blob`."""
+
+    trial: str
+    input: Any
+    expected: Any
+    output: Any
+    """None without an output."""
+
+
+def read_values(path: Path | str, trials: Mapping[str, TrialState], names: Iterable[str]) -> Iterator[TrialValues]:
+    """Read the values of some trials of a run."""
+    with RecordReader(path, load_blobs=False) as reader:
+        for name in names:
+            trial, output = trials[name], None
+            enqueued = reader.find(*trial.input_location).event
+            assert isinstance(enqueued, TrialEnqueued)
+            if trial.output_location is not None:
+                succeeded = reader.find(*trial.output_location).event
+                assert isinstance(succeeded, AttemptSucceeded)
+                output = succeeded.output
+            yield TrialValues(name, enqueued.input, enqueued.expected, output)
+
+
+def split_variant(reference: str, *directories: Path) -> tuple[str, str | None]:
+    """Return the run and the variant of RUN@VARIANT; None for a whole run.
+
+    An existing path that contains an @ is a run, in the working directory or in one of `directories`.
+    """
+    run, separator, variant = reference.rpartition("@")
+    is_run = not separator or any((directory / reference).exists() for directory in (Path(), *directories))
+    return (reference, None) if is_run else (run, variant)
+
+
+def variant_problem(run: LoadedRun, variant: str | None) -> str:
+    """Return what is wrong if a run has no such variant; None is the whole run."""
+    names = run.state.variants.names
+    if variant is None or variant in names:
+        return ""
+    variants = ", ".join(printable(name, 40) for name in names)
+    return f"{run.path} has {f'no variant {variant!r}; its variants: {variants}' if names else 'no variants'}"

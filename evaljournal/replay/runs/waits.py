@@ -10,8 +10,14 @@ from typing import Final
 
 import attrs
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
+from evaljournal.journal.events import (
+    AttemptStarted,
+    AttemptSucceeded,
+    Record,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    SessionStarted,
+)
 from evaljournal.replay.runs.idle import limit_text, limit_use, pace_text
 from evaljournal.replay.state.pauses import PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState

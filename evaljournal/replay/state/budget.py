@@ -13,9 +13,9 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.format.batches import BatchLines, OpenBatch
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import is_amount, noted_usage
-from evaljournal.replay.state.usage_parts import REPLAYED
 
 UNITS: Final = ("cost", "input_tokens", "output_tokens")
 """Units that a budget can limit; `cost` is in dollars. A judge's usage counts, too."""

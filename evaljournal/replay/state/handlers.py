@@ -12,8 +12,7 @@ from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
-from evaljournal.journal import Event
-from evaljournal.journal.events import Extension, Noted
+from evaljournal.journal.events import Event, Extension, Noted
 from evaljournal.journal.format.codec import TYPE_NAMES
 
 _PREFIX = "_on_"

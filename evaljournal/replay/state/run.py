@@ -17,7 +17,6 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.attempt_warnings import BLOCKING_CALLS, SHORT_PROMPT, TEARDOWN_FAILED
 from evaljournal.replay.state.batches import Batches
 from evaljournal.replay.state.budget import Budget, BudgetEvents
@@ -30,9 +29,9 @@ from evaljournal.replay.state.sessions import Sessions
 from evaljournal.replay.state.set_ups import TORN_DOWN, SetUps
 from evaljournal.replay.state.slot_use import SlotUses
 from evaljournal.replay.state.steps import RunSteps, records_model_calls
-from evaljournal.replay.state.totals import Totals, Variants
+from evaljournal.replay.state.totals import REPLAYED, Totals, UsageParts, Variants
 from evaljournal.replay.state.trials import RunTrials
-from evaljournal.replay.state.usage_parts import REPLAYED, UsageParts
+from evaljournal.replay.state.usage import ANSWER
 from evaljournal.replay.state.versions import TaskVersions
 from evaljournal.replay.state.workers import WORKER_ENDED, RunWorkers
 from evaljournal.replay.state.workspaces import WorkspaceChanges

@@ -16,10 +16,10 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.sessions import Sessions, covered_seconds
+from evaljournal.replay.state.totals import UsageParts
 from evaljournal.replay.state.trial import WORKER_ENDS, RunningAttempt, TrialState, pack_location
 from evaljournal.replay.state.trials import RunTrials
 from evaljournal.replay.state.usage import add, subtract
-from evaljournal.replay.state.usage_parts import UsageParts
 
 Reuse = Literal["transient", "interrupted", "always", "never"]
 """After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited, unavailable, or

@@ -17,13 +17,12 @@ from collections import Counter
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.attempt_warnings import AttemptWarnings
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.policy import PolicyState
 from evaljournal.replay.state.session_errors import ERROR_CHARS
 from evaljournal.replay.state.sessions import Sessions
-from evaljournal.replay.state.totals import Totals, Variants
+from evaljournal.replay.state.totals import Totals, UsageParts, Variants
 from evaljournal.replay.state.trial import (
     NO_SLOT,
     WORKER_ENDS,
@@ -32,8 +31,7 @@ from evaljournal.replay.state.trial import (
     TrialState,
     pack_input,
 )
-from evaljournal.replay.state.usage import cost_of
-from evaljournal.replay.state.usage_parts import UsageParts
+from evaljournal.replay.state.usage import Answers, cost_of
 from evaljournal.replay.state.workers import RunWorkers
 from evaljournal.replay.text import as_words
 

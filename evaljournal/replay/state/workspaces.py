@@ -10,8 +10,7 @@ from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
 import attrs
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import NOTE_PREFIX, Noted, StepCompleted
+from evaljournal.journal.events import NOTE_PREFIX, Noted, Record, StepCompleted
 from evaljournal.replay.state.trial import pack_location
 
 CHANGES: Final = f"{NOTE_PREFIX}workspace"

@@ -6,8 +6,8 @@ records, and assumes nothing else about where a task runs. Start with `function`
     dialects   how requests and replies of an API are written and read; pure
     http       the HTTP client and server, with bounds for whatever a reply may contain
     batches    the batch APIs of providers: another transport for the requests of a chat model
-    usage, prices, notes   what a call has used, what it cost, and what a task reports about itself
-    attached   what a call asks for while it runs, such as its steps
+    usage, prices   what a call has used, and what it cost
+    notes      what a task reports about itself, and what a call asks for while it runs, such as its steps
 
 It may import data, retries and secrets.
 """

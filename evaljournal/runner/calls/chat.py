@@ -18,8 +18,7 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.provider.reports import Report
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import TrialInput
-from evaljournal.runner.calls.attached import model_step
-from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes
+from evaljournal.runner.calls.call_size import CallSize, max_output, text_bytes, unread_words
 from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
 from evaljournal.runner.calls.dialects.dialect import Answer, ChatRequest, Dialect
 from evaljournal.runner.calls.endpoint import HttpTask, idempotency_headers, raise_error_in
@@ -27,9 +26,8 @@ from evaljournal.runner.calls.http.address import Address, masked_headers
 from evaljournal.runner.calls.http.batch_line import current_line
 from evaljournal.runner.calls.http.client import Client
 from evaljournal.runner.calls.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.calls.notes import engine_note, note
+from evaljournal.runner.calls.notes import engine_note, model_step, note
 from evaljournal.runner.calls.prices import BATCH, DEFAULT_PRICES, Price, Tokens, price_of, read_prices
-from evaljournal.runner.calls.prompt_size import unread_words
 from evaljournal.runner.calls.turns import converse, turns_of
 from evaljournal.runner.calls.usage import priced_usage
 from evaljournal.runner.data.attachments import CaseFile, InvalidAttachment, Kind, attachment_records, attachments_of

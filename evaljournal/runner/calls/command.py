@@ -24,8 +24,7 @@ import trio
 from evaljournal.runner.calls import Task, TrialInput, WrappedTask
 from evaljournal.runner.calls.endpoint import BuiltinTask, idempotency_key
 from evaljournal.runner.calls.gateway_env import gateway_env
-from evaljournal.runner.calls.http.reply import InvalidReply, OutputMissing
-from evaljournal.runner.calls.http.reply_memory import ReplyMemory
+from evaljournal.runner.calls.http.reply import InvalidReply, OutputMissing, ReplyMemory
 from evaljournal.runner.calls.workspaces import FIELD as WORKSPACE
 from evaljournal.runner.calls.workspaces import Workspace, open_workspace
 from evaljournal.runner.calls.workspaces.programs import RUN

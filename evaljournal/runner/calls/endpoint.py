@@ -16,11 +16,11 @@ import trio
 
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import ReportedStep, Task, TrialInput
-from evaljournal.runner.calls.attached import model_step, record_steps
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.address import Address, masked_headers
 from evaljournal.runner.calls.http.client import Client
 from evaljournal.runner.calls.http.reply import ErrorReply, IncompleteReply, InvalidReply, OutputMissing, Reply
+from evaljournal.runner.calls.notes import model_step, record_steps
 from evaljournal.runner.calls.reported_steps import read_steps
 from evaljournal.runner.calls.turns import Message, converse, turns_of
 from evaljournal.runner.data.case import Case

@@ -11,8 +11,7 @@ from typing import Final
 
 from evaljournal.journal.events import StepKind
 from evaljournal.runner.calls import ReportedStep
-from evaljournal.runner.calls.http.reply import ErrorReply, Reply
-from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.calls.http.reply import ErrorReply, Reply, ReplyTooLarge
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.secrets.masking import excerpt

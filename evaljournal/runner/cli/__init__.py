@@ -13,16 +13,15 @@ import sys
 import traceback
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from evaljournal import entry_points
-from evaljournal.runner.cli.terminal.stdio import prepare_streams
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
 with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Exit without a traceback of the import.
     import click
 
-    from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, writing_output
+    from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, prepare_streams, writing_output
 
 _GROUPS: Final = {
     "First day": {
@@ -104,11 +103,9 @@ def added_command(name: str) -> click.Command | None:
         return None
     from evaljournal.runner.errors import UsageError  # noqa: PLC0415  # not needed for `--help`
 
-    with entry_points.using(entry, UsageError):
-        command = entry.load()
-        if not isinstance(command, click.Command):
-            raise TypeError(f"it is a {type(command).__name__}, not a click.Command")
-    return command
+    return cast(
+        "click.Command", entry_points.checked(entry, UsageError, entry.load, click.Command, noun="a click.Command", verb="is")
+    )
 
 
 class _Commands(click.Group):

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from evaljournal.journal.disk import segments
-from evaljournal.replay.runs.variants import split_variant
+from evaljournal.replay.runs.loaded_run import split_variant
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.sessions.suite_file import find_suite, newest_suite, read_suite

@@ -12,10 +12,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
-from evaljournal.journal import JournalError
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK
-from evaljournal.journal.errors import StateUnavailable
+from evaljournal.journal.errors import JournalError, StateUnavailable
 from evaljournal.journal.ownership import private_directory, state_directory
 from evaljournal.replay.history.digest import (
     VERSION,

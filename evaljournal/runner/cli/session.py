@@ -1,10 +1,16 @@
-"""One session of a run, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
+"""One session of a run, as `run` and `resume` start it: its progress on standard error, its summary and its exit code.
+
+`--head-file` keeps the hash of the run's last record in a file.
+"""
 
 import functools
+import os
+import re
+import stat
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import trio
 
@@ -14,23 +20,30 @@ from evaljournal.replay.render.screen import panel, stopping_text
 from evaljournal.replay.render.summary import blocking_call_lines
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import INTERRUPTED, UNFINISHED, CommandError
-from evaljournal.runner.cli.head_file import check_head_file, write_head
-from evaljournal.runner.cli.terminal.display import terminal
-from evaljournal.runner.cli.terminal.ending import finish
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
+from evaljournal.runner.cli.terminal.display import (
+    FRAME_INTERVAL,
+    ProgressPrinter,
+    finish,
+    progress_tenths,
+    redraw,
+    supports_screen,
+    terminal,
+)
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
 from evaljournal.runner.definition.amounts import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.errors import UsageError, command, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.runs.atomic_write import write_atomically
 from evaljournal.runner.runs.paths import has_started, next_paths
 from evaljournal.runner.sessions.api import run as run_evaluation
 from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.outputs import Outputs, RunOutput, output_from_text
 from evaljournal.runner.sessions.session import Outcome, render_report
 
-if TYPE_CHECKING:
-    from evaljournal.runner.sessions.outputs import RunOutput
+_HEAD: Final = re.compile(rb"[0-9a-f]{32}\s*")
+_MAX_BYTES: Final = 64
 
 _SESSION_OPTIONS: Final = (
     "resume",
@@ -48,12 +61,32 @@ _SESSION_OPTIONS: Final = (
 )
 
 
-def run_output(options: Mapping[str, Any]) -> "RunOutput | None":
-    """Return the outputs that `--export` and `--otlp` name, if they were given."""
-    if options["export"] is None and options["otlp"] is None and not options["otlp_content"]:
-        return None
-    from evaljournal.runner.sessions.outputs import Outputs, output_from_text  # noqa: PLC0415  # few runs need them
+def check_head_file(file: Path | None) -> None:
+    """Raise a UsageError unless the file, if one was given, is new or contains a head: nothing else is replaced."""
+    if file is None:
+        return
+    if not file.parent.is_dir():
+        raise UsageError(f"the directory {file.parent} of --head-file does not exist; create it, or pass another path")
+    if os.path.lexists(file):
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES or not _HEAD.fullmatch(file.read_bytes()):
+            raise UsageError(f"--head-file {file} exists and does not contain a head; pass another name")
 
+
+def write_head(file: Path | None, head: str) -> None:
+    """Write a head to the file, if one was given; print it if that fails. A run without records has no head."""
+    if file is None or not head:
+        return
+    try:
+        check_head_file(file)
+        write_atomically(file, [f"{head}\n".encode()])
+    except (OSError, UsageError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        echo(f"--head-file {printable(str(file))} could not be written: {reason}; the head is {head}", err=True)
+
+
+def run_output(options: Mapping[str, Any]) -> RunOutput:
+    """Return the outputs that `--export` and `--otlp` name, if they were given."""
     outputs, arguments = [], {"retry_failed": options.get("retry_failed", False)}
     if options["export"] is not None:
         outputs.append(output_from_text(options["export"], **arguments))
@@ -88,10 +121,9 @@ class CommandSession:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        observer = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
-                options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}
+                options = {**self._options, "observer": self._observe, "on_unresponsive": self._exit_immediately}
                 return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
             if not has_started(self._path):
@@ -119,20 +151,13 @@ class CommandSession:
         self._options["next_path"] = next_path
         return self.run(next(paths))
 
-    def _observer(self, show: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
-        """Return the observer of the run: it shows the run, and keeps the output of `--export` up to date."""
-        output = self._output
-
-        async def observe(live_run: LiveRun) -> None:
-            self._is_started = True
-            if output is None:
-                await show(live_run)
-                return
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(output.update, live_run)
-                nursery.start_soon(show, live_run)
-
-        return observe
+    async def _observe(self, live_run: LiveRun) -> None:
+        """Show the run, and keep the output of `--export` up to date."""
+        self._is_started = True
+        show = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._output.update, live_run)
+            nursery.start_soon(show, live_run)
 
     def _exit_immediately(self, outcome: Outcome) -> None:
         exit_immediately(lambda: self.finish(outcome))
@@ -142,7 +167,7 @@ class CommandSession:
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
-        problem = self._output.finish(outcome.path) if self._output is not None else ""
+        problem = self._output.finish(outcome.path)
         write_head(self._head_file, outcome.head)
         finish(
             outcome.state,

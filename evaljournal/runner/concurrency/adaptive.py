@@ -21,7 +21,6 @@ from typing import Final, assert_never
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.replay.state.pauses import PACE_CHANGE
 from evaljournal.runner.concurrency.breaker import Breaker
-from evaljournal.runner.concurrency.constants import CLEARLY_MORE, FEW, LONG_TIME, MANY, SEVERAL, SHORT_TIME, SMOOTHING, WINDOW
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight, lower_load
 from evaljournal.runner.concurrency.latency import LatencyBaseline
 from evaljournal.runner.concurrency.pace import FIRST_PACE, PLATEAU_LONGEST, SHORTEST_ROUND_TRIP, Pace
@@ -38,7 +37,17 @@ from evaljournal.runner.concurrency.policy import (
     result_of,
 )
 from evaljournal.runner.concurrency.random_429s import TEST_PACE, Random429s
-from evaljournal.runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import (
+    CLEARLY_MORE,
+    FEW,
+    LONG_TIME,
+    MANY,
+    SEVERAL,
+    SHORT_TIME,
+    SMOOTHING,
+    WINDOW,
+    Start,
+)
 
 _LIMITED_SHARE: Final = 0.65
 """A limit is exceeded if this share of the latest `WINDOW` starts, and at least `MANY`, were rate limited. With 20 % of random

@@ -18,9 +18,8 @@ from typing import Final
 from attrs import define, field
 
 from evaljournal.replay.state.pauses import PROBE_PATIENCE
-from evaljournal.runner.concurrency.constants import SEVERAL, WINDOW
 from evaljournal.runner.concurrency.pace import PLATEAU_LONGEST
-from evaljournal.runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import SEVERAL, WINDOW, Start
 
 PROBE_SOONEST: Final = 1.0
 """Minimum seconds between two probes."""

@@ -14,8 +14,7 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, SEVERAL, SHORT_TIME, WINDOW
-from evaljournal.runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, SEVERAL, SHORT_TIME, WINDOW, Start
 
 FIRST_LIMIT: Final = 2 * WINDOW
 """The first limit of a longer run."""

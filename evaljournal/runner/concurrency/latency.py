@@ -12,9 +12,8 @@ from typing import Final
 
 from attrs import define, field
 
-from evaljournal.runner.concurrency.constants import CLEARLY_MORE, MANY, SEVERAL, SMOOTHING, WINDOW
 from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, UNPROVEN_LIMIT
-from evaljournal.runner.concurrency.start import Group, Start
+from evaljournal.runner.concurrency.start import CLEARLY_MORE, MANY, SEVERAL, SMOOTHING, WINDOW, Group, Start
 
 _SLOW_PART: Final = 8
 """One in this many attempts of a group is not waited for."""

@@ -27,7 +27,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.known_limits import DAY, MINUTE, CallRate, call_rate
 from evaljournal.replay.state.usage import real_tokens
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.concurrency.constants import FEW, SMOOTHING
+from evaljournal.runner.concurrency.start import FEW, SMOOTHING
 from evaljournal.runner.retries.limit_headers import AdvertisedLimit
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {

@@ -22,8 +22,7 @@ from attrs import define
 
 from evaljournal.replay.state.known_limits import MINUTE
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
-from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, MEASURED_CALLS, SHORT_TIME
-from evaljournal.runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import FEW, GROWTH_STEP, MEASURED_CALLS, SHORT_TIME, Start
 
 FIRST_PACE, _FIRST_PACE_END = 20.0, 100.0
 """Starts per second at the beginning of a longer run and after its first 429, and the pace at which pacing ends: the first 429

@@ -6,7 +6,7 @@ A Retry-After applies to the key, not only to the attempt that received it: othe
 from attrs import define
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, PolicyEvent
-from evaljournal.runner.concurrency.constants import LONG_TIME
+from evaljournal.runner.concurrency.start import LONG_TIME
 
 
 @define

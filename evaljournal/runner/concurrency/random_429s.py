@@ -10,8 +10,7 @@ from typing import Final
 
 from attrs import define, field
 
-from evaljournal.runner.concurrency.constants import FEW, MANY, MEASURED_CALLS, SEVERAL, WINDOW
-from evaljournal.runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import FEW, MANY, MEASURED_CALLS, SEVERAL, WINDOW, Start
 
 _TESTED_SHARE: Final = 0.02
 """Minimum share of random 429s for which a test is worth its cost."""

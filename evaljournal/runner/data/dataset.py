@@ -2,6 +2,8 @@
 
 A file, or anything with a length, is read before the run, to check the selected cases, and again lazily during it. A source
 that can be read only once, such as a generator, is checked while it is read. Cases are kept in memory only to shuffle them.
+
+With shards, a hash of a case's content decides its shard, so that a new case does not move the others.
 """
 
 import copy
@@ -15,7 +17,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from attrs import evolve, field, frozen
 
@@ -23,12 +25,9 @@ from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data import readers
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
-from evaljournal.runner.data.shard import is_in_shard
+from evaljournal.runner.data.remote import RemoteCases, remote_cases
 from evaljournal.runner.data.tables import reject_unsupported, table_rows
 from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
-
-if TYPE_CHECKING:
-    from evaljournal.runner.data.remote import RemoteCases
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); an address, `hf://owner/name:config/split`; a DataFrame of
@@ -48,6 +47,21 @@ _MAX_EXAMPLES = 3
 _PAIR = 2
 _REPEAT = re.compile(r"(?P<name>.*)#(?P<repeat>[1-9]\d{0,8})", re.DOTALL)
 _MODULUS = 2**256
+
+
+def parse_shard(value: Shard | str | None) -> Shard | None:
+    """Return a shard, or None for all cases; raise a `UsageError` if the text is not `K/N`."""
+    if value is None or isinstance(value, Shard):
+        return value
+    try:
+        return Shard.parse(value)
+    except ValueError as exc:
+        raise UsageError(str(exc), setting="shard", value=value) from exc
+
+
+def is_in_shard(case: Case, shard: Shard | None) -> bool:
+    """Return whether a case belongs to the shard; all of its variants and repeats do."""
+    return shard is None or int(case.fingerprint, 16) % shard.count == shard.number - 1
 
 
 def as_strings(value: str | Iterable[str]) -> tuple[str, ...]:
@@ -111,14 +125,11 @@ class Dataset:
         nan: Literal["error", "null"] = "error",
         delimiter: str | None = None,
     ) -> None:
-        self._remote: RemoteCases | None = None
         self.source: Path | RemoteCases | Iterable[Any] | Callable[[], Iterable[Any]]
         self._sheet: str | None = None
         reject_unsupported(source)
         if isinstance(source, str | os.PathLike) and _ADDRESS.match(address := os.fspath(cast("str", source))):
-            from evaljournal.runner.data.remote import remote_cases  # noqa: PLC0415  # most cases are local
-
-            self.source = self._remote = remote_cases(address)
+            self.source = remote_cases(address)
         elif isinstance(source, str | os.PathLike):
             path, self._sheet = readers.split_sheet(os.fspath(cast("str", source)))
             self.source = Path(path)
@@ -172,16 +183,12 @@ class Dataset:
     @property
     def address(self) -> str:
         """The address of the version that is read, if the cases are at an address; otherwise empty."""
-        return "" if self._remote is None else self._remote.address
+        return self.source.address if isinstance(self.source, RemoteCases) else ""
 
     @property
     def is_rereadable(self) -> bool:
         """Whether it can be read twice: a file, or anything with a length."""
-        return (
-            isinstance(self.source, Path)
-            or self._remote is not None
-            or (isinstance(self.source, Sized) and not callable(self.source))
-        )
+        return isinstance(self.source, Path | RemoteCases) or (isinstance(self.source, Sized) and not callable(self.source))
 
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
@@ -206,15 +213,15 @@ class Dataset:
 
     def place(self, position: int) -> str:
         """Describe the position of a case."""
-        if self._remote is not None:
-            return f"{self._remote.address}, row {position:,}"
+        if isinstance(self.source, RemoteCases):
+            return f"{self.source.address}, row {position:,}"
         return readers.place(self.source, position) if isinstance(self.source, Path) else f"case {position:,}"
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.source, Path):
             return readers.rows(self.source, self._delimiter, self._sheet)
-        if self._remote is not None:
-            return self._remote.rows(self._delimiter)
+        if isinstance(self.source, RemoteCases):
+            return self.source.rows(self._delimiter)
         source: Any = self.source() if callable(self.source) else self.source
         reject_unsupported(source)
         if (rows := table_rows(source)) is not None:

@@ -43,8 +43,7 @@ def remote_cases(address: str) -> RemoteCases:
     if entry is None:
         names = entry_points.names("data")
         raise UsageError(f"cases cannot be read from {match['scheme']}://{suggest(match['scheme'], names)}; download the file")
-    with entry_points.using(entry, UsageError):
-        cases = entry.load()(match["place"])
-        if not isinstance(cases, RemoteCases):
-            raise TypeError(f"it returned a {type(cases).__name__}, not RemoteCases")
+    cases: RemoteCases = entry_points.checked(
+        entry, UsageError, lambda: entry.load()(match["place"]), RemoteCases, noun="RemoteCases", verb="returned"
+    )
     return cases

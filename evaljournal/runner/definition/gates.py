@@ -85,7 +85,7 @@ class Gate:
     def _review_reason(self, reviewed: "Reviewed | None", side: "Side") -> tuple[str, bool]:
         """Return why the review does not reach the minimum, and whether it is undecided; empty if it does."""
         from evaljournal.replay.review.correction import MIN_LABELS  # noqa: PLC0415  # most gates need no review
-        from evaljournal.replay.review.judge import agreement  # noqa: PLC0415
+        from evaljournal.replay.review.reviewed import agreement  # noqa: PLC0415
         from evaljournal.replay.review.text import samples_text  # noqa: PLC0415
 
         tally = side.totals.scores.get(self.scorer)

@@ -18,9 +18,8 @@ from evaljournal.replay.state.steps import REUSES, Reuse
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.dataset import Selection, as_strings, optional_count
 from evaljournal.runner.data.fingerprint import digest, fingerprint_function
-from evaljournal.runner.definition.budget import BudgetValue, parse_budget
 from evaljournal.runner.definition.gates import Gate
-from evaljournal.runner.definition.limits import LimitsValue, parse_limits
+from evaljournal.runner.definition.limits import BudgetValue, LimitsValue, parse_budget, parse_limits
 from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, suggest, whole_number
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS, DurableRequests

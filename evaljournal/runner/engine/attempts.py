@@ -28,7 +28,7 @@ from evaljournal.replay.state.attempt_warnings import BLOCKING_CALLS
 from evaljournal.replay.text import plural
 from evaljournal.runner.calls import LateOutcome, Task, WorkerEnded
 from evaljournal.runner.calls.notes import Sink
-from evaljournal.runner.concurrency.constants import SEVERAL
+from evaljournal.runner.concurrency.start import SEVERAL
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, LimitExceeded, Returned, TimedOut
 from evaljournal.runner.engine.jobs import TrialWork, gate_error, gate_fields
 from evaljournal.runner.engine.layers import Layers, Rejected

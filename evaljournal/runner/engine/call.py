@@ -18,8 +18,7 @@ import trio
 from evaljournal.journal.fact import fact
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.runner.calls import LateOutcome, Task, WorkerEnded
-from evaljournal.runner.calls.attached import Attachments, set_attachments
-from evaljournal.runner.calls.notes import Sink, set_note_sink
+from evaljournal.runner.calls.notes import Attachments, Sink, set_attachments, set_note_sink
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.signals import is_from_signal
 

@@ -28,8 +28,7 @@ import attrs
 import outcome
 import trio
 
-from evaljournal.runner.calls.attached import set_attachments
-from evaljournal.runner.calls.notes import Sink, set_note_sink
+from evaljournal.runner.calls.notes import Sink, set_attachments, set_note_sink
 from evaljournal.runner.engine.jobs import Job, ScorerCall, StartGate, TrialWork
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.engine.scheduler import Scheduler

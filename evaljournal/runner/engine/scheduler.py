@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptSucceeded, IntakePaused, TrialCompleted
+from evaljournal.journal.events import AttemptSucceeded, IntakePaused, Record, TrialCompleted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.runner.concurrency.policy import Change

@@ -35,8 +35,8 @@ from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.state.workspaces import recorded_changes
 from evaljournal.runner.calls import WorkerEnded
-from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
+from evaljournal.runner.concurrency.start import SEVERAL
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from evaljournal.runner.engine.jobs import ScorerCall, TrialWork, gate_error, gate_fields

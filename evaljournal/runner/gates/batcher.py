@@ -39,10 +39,10 @@ from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, StartGate
 from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.errors import print_error
 from evaljournal.runner.gates.batch_targets import PREFIX, BatchTarget, BatchTargets, is_same_account
 from evaljournal.runner.gates.budget import BudgetGate
 from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.workers.streams import print_error
 
 _SECOND_LISTING: Final = 30.0
 """Seconds after which a batch that was not listed is looked for again, before its lines are free."""

@@ -14,8 +14,7 @@ from typing import Any
 
 import attrs
 
-from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptStarted
+from evaljournal.journal.events import AttemptStarted, Record
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block, Budget
 from evaljournal.runner.calls.prices import BATCH

@@ -22,13 +22,12 @@ from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.engine.call import CallScope
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.scheduler import Scheduler
-from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits
-from evaljournal.runner.gates.limits import LimitsGate, stop_at_day_limit
+from evaljournal.runner.gates.known_limits import KeyLimits, KnownLimits, LimitsGate, stop_at_day_limit
 from evaljournal.runner.retries.classify import Failure
 from evaljournal.runner.retries.limit_headers import limit_headers
 from evaljournal.runner.retries.retry import RetryIn, jitter
 from evaljournal.runner.secrets.masking import mask
-from evaljournal.runner.steps.admission import AttemptEnded, CallAdmission, LimitedCall, OverLimit
+from evaljournal.runner.steps.attempt_steps import AttemptEnded, CallAdmission, LimitedCall, OverLimit
 
 _MAX_KEY: Final = 200
 """Characters of the longest name of a rate-limit key."""

@@ -16,22 +16,23 @@ from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import JournalExists, JournalLocked
 from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted, RunStarted
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay import LoadedRun
 from evaljournal.replay.review.labels import (
     Label,
+    Method,
     OutputKey,
     Review,
     Sample,
+    draw_sample,
     has_output,
     labels_by_trial,
     labels_of_outputs,
     output_keys,
+    population,
     read_review,
     review_path,
     run_id,
 )
-from evaljournal.replay.review.sampling import Method, draw_sample, population
-from evaljournal.replay.runs.loaded_run import load
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import stage_text
 from evaljournal.runner.errors import UsageError, suggest

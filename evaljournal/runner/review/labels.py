@@ -11,7 +11,7 @@ from evaljournal.journal import Blob
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.export.tables import without_formula
 from evaljournal.replay.review.labels import Review
-from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.runs.loaded_run import read_values
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.readers import place, rows

@@ -13,8 +13,7 @@ from evaljournal.replay.state.definition import changed_files, definition_diff, 
 from evaljournal.replay.state.sessions import IDENTITY_FIELDS
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.data.case import Trial
-from evaljournal.runner.definition.budget import parse_budget
-from evaljournal.runner.definition.limits import parse_limits
+from evaljournal.runner.definition.limits import parse_budget, parse_limits
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, OMITTED_DEFAULTS, Settings
 from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS

@@ -12,7 +12,6 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Event, JournalError, Record, events, read
-from evaljournal.journal import verify as verify_journal
 from evaljournal.journal.copies.staging import RunCopy, check_target, copied_run
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.disk.lock import is_held
@@ -22,6 +21,7 @@ from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import Start, own_hashes
 from evaljournal.journal.readers.verification import Verification, Verifier
+from evaljournal.journal.readers.verification import verify as verify_journal
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
 from evaljournal.replay.runs.loaded_run import reject_invalid_record

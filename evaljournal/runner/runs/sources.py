@@ -15,8 +15,8 @@ from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.readers.verification import Verifier
 from evaljournal.replay.auditing.findings import Finding
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.replay.state.usage import JUDGE_NOTE
-from evaljournal.replay.state.usage_parts import REPLAYED
 from evaljournal.replay.text import printable
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.runs.verification import SourceVerification

@@ -37,11 +37,16 @@ class AddedScorer:
 
     def create(self, judge: "Judge | None" = None) -> Callable[..., Any]:
         """Return the scorer; raise a `UsageError` if it rejects its argument."""
-        with entry_points.using(self._entry, UsageError):
-            scorer = self._function(self.argument, **({} if judge is None else {"judge": judge}))
-            if not callable(scorer):
-                raise TypeError(f"it returned a {type(scorer).__name__}, not a scorer")
-        return scorer  # type: ignore[no-any-return]
+        options = {} if judge is None else {"judge": judge}
+        scorer: Callable[..., Any] = entry_points.checked(
+            self._entry,
+            UsageError,
+            lambda: self._function(self.argument, **options),
+            Callable,
+            noun="a scorer",
+            verb="returned",
+        )
+        return scorer
 
 
 def added_scorer(text: str) -> AddedScorer | None:

@@ -21,7 +21,7 @@ import trio
 
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.calls.command import CANNOT_RUN, CommandMissing, ProcessTask, exit_text, open_program, read_program
-from evaljournal.runner.calls.http.reply_memory import ReplyMemory
+from evaljournal.runner.calls.http.reply import ReplyMemory
 from evaljournal.runner.calls.workspaces import HOMES, directory_of, name_of
 from evaljournal.runner.calls.workspaces.original import Original, case_files
 from evaljournal.runner.calls.workspaces.programs import RUN, WORKSPACE, end_programs

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Final, Literal, cast
 
 import attrs
 
-from evaljournal.journal import Record, read
-from evaljournal.journal.events import AttemptSucceeded
-from evaljournal.journal.readers.reader import fetch
+from evaljournal.journal.events import AttemptSucceeded, Record
+from evaljournal.journal.readers.reader import fetch, read
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.pairwise import LOSS, TIE, WIN, combine

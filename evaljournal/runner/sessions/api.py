@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from typing_extensions import Unpack
 
-from evaljournal.replay.runs.variants import split_variant
-from evaljournal.runner.data.shard import parse_shard
+from evaljournal.replay.runs.loaded_run import split_variant
+from evaljournal.runner.data.dataset import parse_shard
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import imports_for_worker
 from evaljournal.runner.errors import UsageError

@@ -27,12 +27,18 @@ from evaljournal.runner.engine.jobs import Lane, StartGate, TrialWork
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.gates.inner_calls import InnerCalls
-from evaljournal.runner.gates.known_limits import KnownLimits
-from evaljournal.runner.gates.limits import LimitsGate
+from evaljournal.runner.gates.known_limits import KnownLimits, LimitsGate
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.secrets.masking import mask_values
-from evaljournal.runner.sessions.layers.answers import AnswersLayer, error_outcomes
-from evaljournal.runner.sessions.layers.outputs import ConversionLayer, LargeOutputsLayer, MaskingLayer
+from evaljournal.runner.sessions.layers.outputs import (
+    AnswersLayer,
+    ConversionLayer,
+    LargeOutputsLayer,
+    MaskingLayer,
+    RequestsLayer,
+    TrialBudgetLayer,
+    error_outcomes,
+)
 from evaljournal.runner.sessions.layers.steps import ReuseLayer, StepsLayer, recorded_trajectory
 from evaljournal.runner.sessions.options import Options
 from evaljournal.runner.sessions.plan import Plan
@@ -175,8 +181,6 @@ def _layers(
 ) -> Iterator[Layer]:
     """Yield the layers that need nothing to be opened, in the order in which they change an output."""
     if settings.record_requests and any(getattr(task, "request", None) is not None for task in tasks):
-        from evaljournal.runner.sessions.layers.requests import RequestsLayer  # noqa: PLC0415  # few runs need it
-
         yield RequestsLayer()
     yield MaskingLayer(executor.late_recorder, in_thread)
     yield LargeOutputsLayer(recorder)
@@ -184,8 +188,6 @@ def _layers(
     if outcomes := error_outcomes(settings):
         yield AnswersLayer(outcomes)
     if recorder.state.budget is not None:
-        from evaljournal.runner.sessions.layers.limits import TrialBudgetLayer  # noqa: PLC0415  # few runs need it
-
         yield TrialBudgetLayer(recorder, executor)
 
 

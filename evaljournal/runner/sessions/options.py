@@ -13,7 +13,7 @@ from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.concurrency.policy import Policy
-from evaljournal.runner.data.shard import parse_shard
+from evaljournal.runner.data.dataset import parse_shard
 from evaljournal.runner.definition.settings import SettingOptions
 from evaljournal.runner.errors import command
 from evaljournal.runner.gates.shared_budget import BudgetShare

@@ -70,8 +70,12 @@ def output_from_text(text: str, **options: Any) -> RunOutput | None:
     if entry is None:
         names = entry_points.names("outputs")
         raise UsageError(f"unknown output {name!r}; use {', '.join(names) or 'none'}{suggest(name, names)}")
-    with entry_points.using(entry, UsageError):
-        output = entry.load()(argument if colon else None, **options)
-        if not isinstance(output, RunOutput | None):
-            raise TypeError(f"it returned a {type(output).__name__}, not a RunOutput")
+    output: RunOutput | None = entry_points.checked(
+        entry,
+        UsageError,
+        lambda: entry.load()(argument if colon else None, **options),
+        RunOutput | None,
+        noun="a RunOutput",
+        verb="returned",
+    )
     return output

@@ -87,7 +87,10 @@ class Plan:
 
     def estimate(self, case: Case, variant: str, tier: str) -> Amounts:
         """Return the most that an attempt and its scorers are expected to use in a service tier; unknown units are missing."""
-        return _estimate(self.evaluation, case, variant, tier)
+        (_, usage), *scorer_estimates = _estimates(self.evaluation, case, variant, tier)
+        for _, scorer_usage in scorer_estimates:
+            usage = {unit: usage[unit] + scorer_usage[unit] for unit in usage if unit in scorer_usage}
+        return usage
 
 
 @attrs.frozen
@@ -99,13 +102,6 @@ class SelectedTrials:
     keys: TaskKeys
     """Rate-limit keys of the attempts."""
     trials: Trials
-
-
-def _estimate(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, tier: str) -> Amounts:
-    (_, usage), *scorer_estimates = _estimates(evaluation, case, variant, tier)
-    for _, scorer_usage in scorer_estimates:
-        usage = {unit: usage[unit] + scorer_usage[unit] for unit in usage if unit in scorer_usage}
-    return usage
 
 
 def _estimates(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, tier: str) -> Iterator[tuple[str, Amounts]]:

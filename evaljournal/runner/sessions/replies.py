@@ -24,9 +24,8 @@ import trio
 from evaljournal.journal import JournalError
 from evaljournal.journal.ownership import start_events
 from evaljournal.journal.threads import InThread
-from evaljournal.replay import RunState
-from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.state.usage_parts import REPLAYED
+from evaljournal.replay import RunState, TrialState
+from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.runner.calls import OnLateResult, OpenableTask, Task, WrappedTask
 from evaljournal.runner.calls.dialects.dialect import Answer
 from evaljournal.runner.calls.notes import engine_note
@@ -42,8 +41,16 @@ from evaljournal.runner.errors import RunChanged, UsageError
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, Step, current_steps
-from evaljournal.runner.steps.replies.miss import ReplyMissing, missing_reply
-from evaljournal.runner.steps.replies.recorded import CALL, RecordedReply, TrialReplies, fingerprint_of, is_own_tool, judge_name
+from evaljournal.runner.steps.replies.recorded import (
+    CALL,
+    RecordedReply,
+    ReplyMissing,
+    TrialReplies,
+    fingerprint_of,
+    is_own_tool,
+    judge_name,
+    missing_reply,
+)
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
-from evaljournal.journal import read
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptSucceeded, Noted, RunStopped, StopReason
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.journal.readers.reader import fetch
+from evaljournal.journal.readers.reader import fetch, read
 from evaljournal.replay import RunState, TrialState, fold
 from evaljournal.replay.state.scorer_calls import PAIRWISE
 from evaljournal.runner.concurrency import POLICIES

@@ -32,7 +32,7 @@ from evaljournal.runner.engine.admission import TrialSource
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import Clock, Recorder
-from evaljournal.runner.errors import RunFailed, UsageError, command, suggest
+from evaljournal.runner.errors import RunFailed, UsageError, command, print_error, suggest
 from evaljournal.runner.runs.changes import adopted_changes, effective_settings
 from evaljournal.runner.runs.paths import sealed_head
 from evaljournal.runner.scorers.scorer import OpenScorer
@@ -540,8 +540,6 @@ class Session:
             self._observer_scope.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observer_end.wait()
-            from evaljournal.runner.workers.streams import print_error  # noqa: PLC0415  # few runs need it
-
             print_error(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.calls.unresponsive))}")
             if outcome.stop_reason and self.options.on_unresponsive is None:
                 print_error(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}")

@@ -39,12 +39,11 @@ from evaljournal.runner.calls.workspaces.trees import copy_tree, remove_tree, wr
 from evaljournal.runner.calls.workspaces.variant_files import variant_files
 from evaljournal.runner.definition.settings import Keep
 from evaljournal.runner.engine.jobs import TrialWork
-from evaljournal.runner.errors import UsageError
-from evaljournal.runner.sessions.layers.phases import PhasesLayer
+from evaljournal.runner.errors import UsageError, print_error
+from evaljournal.runner.sessions.layers.hooks import PhasesLayer
 from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
-from evaljournal.runner.workers.streams import print_error
 
 _NO_LOGIN: Final = re.compile(
     r"(?i)/login|not logged in|log ?in (?:first|again|required)|(?:please|must|need to) (?:log|sign) ?in|invalid api key"

@@ -24,8 +24,7 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secrets.masking import mask_output, sent_secrets
-from evaljournal.runner.steps.admission import LimitedCall
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, LimitedCall, Step, current_steps, enter_step, leave_step
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.steps.waiting import admit_in_loop, wait_in_loop, wait_in_thread
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import add_secret, mask
-from evaljournal.runner.steps.admission import REJECTED_STATUSES, NotSent, ReplayedFailure
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
+from evaljournal.runner.steps.attempt_steps import REJECTED_STATUSES, AttemptSteps, NotSent, ReplayedFailure, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 from evaljournal.runner.steps.waiting import (
     admit_in_loop,

@@ -23,16 +23,15 @@ from evaljournal.runner.calls.http.reply import (
     InvalidReply,
     Redirected,
     Reply,
+    ReplyTooLarge,
 )
-from evaljournal.runner.calls.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.calls.usage import reported_usage
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt, mask, mask_output
 from evaljournal.runner.secrets.shapes import mask_shapes
-from evaljournal.runner.steps.admission import limited_call
-from evaljournal.runner.steps.attempt_steps import Step
+from evaljournal.runner.steps.attempt_steps import Step, limited_call
 from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
 from evaljournal.runner.steps.keys import NO_RULES, KeyRules

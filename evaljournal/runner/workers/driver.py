@@ -24,10 +24,16 @@ from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.calls import WorkerEnd, WorkerEnded
 from evaljournal.runner.calls.notes import Sink
-from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.errors import UsageError, print_error, unwrap_exception_groups
 from evaljournal.runner.retries.classify import Failure
-from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
-from evaljournal.runner.steps.attempt_steps import AttemptSteps
+from evaljournal.runner.steps.attempt_steps import (
+    NO_ADMISSION,
+    AttemptEnded,
+    AttemptSteps,
+    CallAdmission,
+    LimitedCall,
+    OverLimit,
+)
 from evaljournal.runner.workers.frames import (
     CANCELLED,
     InvalidFrame,
@@ -40,7 +46,6 @@ from evaljournal.runner.workers.frames import (
     parse_reply,
 )
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerPool
-from evaljournal.runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0
 """Seconds that a worker gets to import the evaluation."""

@@ -12,13 +12,13 @@ import orjson
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.calls.call_size import CallSize
-from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_values
+from evaljournal.runner.calls.http.reply import MAX_VALUES, has_too_many_values
 from evaljournal.runner.calls.notes import REPLY_NOTE
 from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.retries.retry_after import LONGEST_WAIT
 from evaljournal.runner.scorers.scorer import Score
-from evaljournal.runner.steps.admission import LimitedCall
+from evaljournal.runner.steps.attempt_steps import LimitedCall
 
 MAX_FRAME: Final = 64 << 20
 """Maximum bytes of a frame from a worker; one that sends more is killed."""

@@ -56,15 +56,15 @@ def _parse_text(text: str) -> Any:
             counts = _COUNTS.fullmatch(head)
             return CommandWorkers(line, **_counts(counts)) if counts else CommandWorkers(argument)
         case _ if entry := entry_points.find("workers", kind):
-            with entry_points.using(entry, UsageError):
-                return _checked_pool(entry.load()(argument if colon else None))
+            return entry_points.checked(
+                entry,
+                UsageError,
+                lambda: entry.load()(argument if colon else None),
+                WorkerPool,
+                noun="a WorkerPool",
+                verb="returned",
+            )
     return text
-
-
-def _checked_pool(pool: object) -> WorkerPool:
-    if not isinstance(pool, WorkerPool):
-        raise TypeError(f"it returned a {type(pool).__name__}, not a WorkerPool")
-    return pool
 
 
 def _counts(counts: re.Match[str]) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """A worker's process: the code that starts it, its frames, its standard error and its exit code."""
 
 import signal
-import sys
-from contextlib import suppress
 from typing import Final
 
 from evaljournal.replay.text import escape_controls
+from evaljournal.runner.errors import print_error
 from evaljournal.runner.workers.frames import MAX_FRAME, InvalidFrame
 
 EXIT_TIMEOUT: Final = 1.0
@@ -58,13 +57,6 @@ class StderrPrinter:
     def _print(self, lines: list[bytes]) -> None:
         if lines:
             print_error("\n".join(escape_controls(line.decode("utf-8", "replace")) for line in lines))
-
-
-def print_error(text: str) -> None:
-    """Print lines on standard error, unless it is closed."""
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"{text}\n")
 
 
 def exit_text(code: int) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
 import pytest
 
-from evaljournal.integrations.phoenix.variables import variable_digests
+from evaljournal.integrations.phoenix.inputs import variable_digests
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 

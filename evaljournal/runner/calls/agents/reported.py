@@ -14,10 +14,9 @@ import trio
 
 from evaljournal.journal.events import StepKind
 from evaljournal.runner.calls import ReportedStep
-from evaljournal.runner.calls.attached import record_steps
 from evaljournal.runner.calls.gateway_env import gateway_env
-from evaljournal.runner.calls.http.reply_memory import MAX_BYTES, ReplyTooLarge
-from evaljournal.runner.calls.notes import note
+from evaljournal.runner.calls.http.reply import MAX_BYTES, ReplyTooLarge
+from evaljournal.runner.calls.notes import note, record_steps
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
 

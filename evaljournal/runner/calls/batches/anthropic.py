@@ -11,8 +11,17 @@ import orjson
 
 from evaljournal.journal.events import BatchPrepared, BatchSubmitted
 from evaljournal.replay.provider.reports import fields_of
-from evaljournal.runner.calls.batches.api import ApiName, BatchStatus, OwnerUnknown, ResultsArchived
-from evaljournal.runner.calls.batches.calls import BatchCalls, count_of, identifier, iso_time, text_of
+from evaljournal.runner.calls.batches.api import (
+    ApiName,
+    BatchCalls,
+    BatchStatus,
+    OwnerUnknown,
+    ResultsArchived,
+    count_of,
+    identifier,
+    iso_time,
+    text_of,
+)
 from evaljournal.runner.calls.batches.results import LineResult, Results, dump_body
 from evaljournal.runner.calls.http.reply import InvalidReply
 

@@ -12,10 +12,11 @@ import trio
 
 from evaljournal.journal.events import BatchPrepared, BatchSubmitted
 from evaljournal.replay.provider.reports import fields_of
-from evaljournal.runner.calls.batches.api import ApiName, BatchStatus
-from evaljournal.runner.calls.batches.calls import (
+from evaljournal.runner.calls.batches.api import (
     TOKEN_LIMIT,
+    ApiName,
     BatchCalls,
+    BatchStatus,
     count_of,
     identifier,
     iso_time,

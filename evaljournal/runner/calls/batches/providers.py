@@ -4,8 +4,7 @@ import re
 from typing import Final
 
 from evaljournal.runner.calls.batches.anthropic import AnthropicBatches
-from evaljournal.runner.calls.batches.api import BatchApi
-from evaljournal.runner.calls.batches.calls import BatchCalls
+from evaljournal.runner.calls.batches.api import BatchApi, BatchCalls
 from evaljournal.runner.calls.batches.openai import OpenAiBatches
 from evaljournal.runner.calls.http.address import Address
 from evaljournal.runner.errors import UsageError

@@ -9,8 +9,7 @@ import attrs
 import orjson
 
 from evaljournal.runner.calls.http.client import Response
-from evaljournal.runner.calls.http.reply import InvalidReply
-from evaljournal.runner.calls.http.reply_memory import MAX_BYTES, ReplyTooLarge, check_values
+from evaljournal.runner.calls.http.reply import MAX_BYTES, InvalidReply, ReplyTooLarge, check_values
 from evaljournal.runner.data.exact_json import read_json
 
 _MAX_FILE: Final = 8 * 1024**3

@@ -20,10 +20,8 @@ import httpcore2
 import trio
 
 from evaljournal.runner.calls.http.address import Address
-from evaljournal.runner.calls.http.heads import Headers, ResponseHead, request_head
-from evaljournal.runner.calls.http.messages import Body, Disconnected, MessageReader
-from evaljournal.runner.calls.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
-from evaljournal.runner.calls.http.reply_memory import ReplyMemory
+from evaljournal.runner.calls.http.heads import Body, Disconnected, Headers, MessageReader, ResponseHead, request_head
+from evaljournal.runner.calls.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply, ReplyMemory
 from evaljournal.runner.calls.notes import engine_note, note_reply
 
 T = TypeVar("T")

@@ -7,8 +7,15 @@ from typing import Final
 
 import trio
 
-from evaljournal.runner.calls.http.heads import Headers, InvalidMessage, RequestHead, reply_head
-from evaljournal.runner.calls.http.messages import Body, Disconnected, MessageReader
+from evaljournal.runner.calls.http.heads import (
+    Body,
+    Disconnected,
+    Headers,
+    InvalidMessage,
+    MessageReader,
+    RequestHead,
+    reply_head,
+)
 
 MAX_HEAD: Final = 64 * 1024
 """Maximum bytes of a request's line and headers."""

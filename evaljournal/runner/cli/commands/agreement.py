@@ -6,7 +6,7 @@ import click
 
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.review.judge import agreement as measure_agreement
+from evaljournal.replay.review.reviewed import agreement as measure_agreement
 from evaljournal.replay.review.reviewed import open_review
 from evaljournal.replay.review.text import agreement_lines
 from evaljournal.replay.text import quote

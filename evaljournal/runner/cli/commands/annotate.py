@@ -11,9 +11,9 @@ import trio
 
 from evaljournal.journal import JournalError
 from evaljournal.replay.review.labels import read_review
-from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import RunType, TrialType
+from evaljournal.runner.cli.terminal.display import open_intact_run
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
@@ -103,13 +103,3 @@ def carry_over(target: Path, sources: Sequence[Path]) -> None:
     else:
         if count:
             echo(f"{plural(count, 'label')} carried over", err=True)
-
-
-def open_intact_run(path: Path, *, keeps_steps: bool = False) -> LoadedRun:
-    """Load a run; raise if it is damaged. With `keeps_steps`, also the locations of steps."""
-    run = LoadedRun(path)
-    run.state.steps.keeps_records = keeps_steps
-    load(path, run=run)
-    if run.problem is not None:
-        raise run.problem
-    return run

@@ -22,9 +22,12 @@ from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import money, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
 from evaljournal.runner.cli.commands.history import entries_since
-from evaljournal.runner.cli.terminal.corrected import corrected_json, corrected_lines, difference_json, difference_lines
 from evaljournal.runner.cli.terminal.display import (
     check_variant,
+    corrected_json,
+    corrected_lines,
+    difference_json,
+    difference_lines,
     exit_if_damaged,
     groups_by,
     open_run,

@@ -24,12 +24,11 @@ from evaljournal.runner.cli.terminal.display import open_intact_run, open_side, 
 from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
-from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.limits import parse_budget
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.runs.changes import recorded_overrides
 from evaljournal.runner.sessions.session import Outcome
-from evaljournal.runner.sessions.what_if.live_steps import LiveEstimate
-from evaljournal.runner.sessions.what_if.repricing import Repricing
+from evaljournal.runner.sessions.what_if.repricing import LiveEstimate, Repricing
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import open_run as open_source
 

@@ -13,7 +13,6 @@ from evaljournal.journal import JournalError, Record
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.comparison import answer_lines, change_text
 from evaljournal.replay.render.phrases import figures, mean_text, p_text, size_text, unpaired_text
 from evaljournal.replay.results.comparison import NothingInCommon, Side
@@ -34,12 +33,12 @@ from evaljournal.replay.results.gate import (
 )
 from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.runs.loaded_run import Apply
+from evaljournal.replay.runs.loaded_run import Apply, LoadedRun
 from evaljournal.replay.state.definition import definition_key, substitution
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.digests import DigestCache
-from evaljournal.runner.cli.suites.ending import suite_exit_code
+from evaljournal.runner.cli.suites.views import suite_exit_code
 from evaljournal.runner.cli.terminal.display import check_variant, open_intact_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml

@@ -17,8 +17,7 @@ from evaljournal.replay.history.text import basis_text, change_lines, table, tre
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.digests import DigestCache
-from evaljournal.runner.cli.terminal.corrected import corrected_json, corrected_lines, has_labels
-from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.display import corrected_json, corrected_lines, has_labels, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.paths import RUNS, run_start, runs_under

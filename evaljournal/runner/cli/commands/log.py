@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 import trio
 
-from evaljournal.journal import Record, read
 from evaljournal.journal import follow as follow_journal
-from evaljournal.journal.events import TrialEnqueued
+from evaljournal.journal.events import Record, TrialEnqueued
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import EVENT_TYPES, event_type
-from evaljournal.journal.readers.reader import RecordReader
+from evaljournal.journal.readers.reader import RecordReader, read
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import warn_unconfirmed

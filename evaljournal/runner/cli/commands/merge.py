@@ -9,7 +9,7 @@ from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import output_option
 from evaljournal.runner.cli.commands.annotate import carry_over
-from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.display import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.definition.gates import gate_problems
 from evaljournal.runner.runs.merge import merge as merge_shards

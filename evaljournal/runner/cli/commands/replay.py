@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from evaljournal.journal import Record, read
-from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.ending import next_step
-from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 from evaljournal.replay.state.sessions import SessionTimes
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.arguments import run_argument

@@ -21,7 +21,7 @@ from evaljournal.runner.cli.options.model_urls import check_shared_options, opti
 from evaljournal.runner.cli.options.no_code import scorers_from_options
 from evaljournal.runner.cli.options.table import OPTIONS, overrides
 from evaljournal.runner.cli.options.values import command_values
-from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.display import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.data.dataset import Dataset

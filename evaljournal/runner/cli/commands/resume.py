@@ -10,7 +10,6 @@ import trio
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import suite_argument
-from evaljournal.runner.cli.head_file import write_head
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
     grouped_option,
@@ -22,9 +21,8 @@ from evaljournal.runner.cli.options.decorators import (
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.options.values import command_values
-from evaljournal.runner.cli.session import CommandSession, run_output
-from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
-from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.session import CommandSession, run_output, write_head
+from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, finish, open_run
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.gates import check_gates, gate_problems
@@ -92,8 +90,7 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
         evaluation, reference = locate_evaluation(path, reference, trust=trust, state=options["state"], values=values)
         if wait and not (changes.get("batch") or options["state"].settings.get("batch") or options["state"].batches):
             raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
-        if (output := run_output(options)) is not None:
-            output.prepare(path)
+        run_output(options).prepare(path)
         if is_suite(path.resolve().parent):
             from evaljournal.runner.cli.suites.command import budget_share  # noqa: PLC0415  # most runs are in no suite
 
@@ -116,10 +113,9 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores}, state.scores)
     if gates:
         state.settings["fail_under"] = list(gates)
-    problem = ""
-    if (output := run_output(options)) is not None:
-        output.prepare(path)
-        problem = output.finish(path)
+    output = run_output(options)
+    output.prepare(path)
+    problem = output.finish(path)
     write_head(options["head_file"], state.head)
     echo(
         f"{path} is finished: {plural(state.completed, 'output')}, {plural(state.failed, 'error')}; nothing to resume", err=True

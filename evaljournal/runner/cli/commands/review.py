@@ -14,15 +14,14 @@ from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.review.labels import Label, Review, Sample, labels_by_trial, read_review
-from evaljournal.replay.review.sampling import METHODS, Method
-from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.review.labels import METHODS, Label, Method, Review, Sample, labels_by_trial, read_review
+from evaljournal.replay.runs.loaded_run import read_values
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.commands.annotate import open_intact_run, reviewer_name
+from evaljournal.runner.cli.commands.annotate import reviewer_name
 from evaljournal.runner.cli.commands.view import serve_page
-from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.display import open_intact_run, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import take_sample
@@ -84,7 +83,9 @@ def review(
     """
     if as_json and not lists:
         raise click.UsageError("--json needs --list")
-    run = open_intact_run(path, keeps_steps=not lists)
+    run = LoadedRun(path)
+    run.state.steps.keeps_records = not lists
+    open_intact_run(path, run=run)
     sample = current_sample(run, name, size, seed, method)
     if not lists:
         from evaljournal.runner.cli.servers.review import serve_review  # noqa: PLC0415  # `--list` needs no server

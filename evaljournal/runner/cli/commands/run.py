@@ -117,15 +117,14 @@ def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options
                 raise UsageError(f"{path} is an unfinished run, which --dry-run cannot resume; pass another -o or omit it")
             echo(f"{path} is an unfinished run; it is resumed with these arguments", err=True)
             options |= {"resume": True, "trust": True, "ignore_recorded": True}
-        if (output := run_output(options)) is not None:
-            output.check(run_to_resume)
+        output = run_output(options)
+        output.check(run_to_resume)
         session = CommandSession(evaluation, reference, changes, options)
     if dry_run:
         _dry_run(evaluation, reference, changes, path, options)
         return
     with user_code():
-        if output is not None:
-            output.prepare(run_to_resume)
+        output.prepare(run_to_resume)
         outcome = session.run(path) if path is not None else session.run_numbered()
     session.finish(outcome)
 

@@ -3,6 +3,7 @@
 import itertools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,21 +11,19 @@ import attrs
 import click
 
 from evaljournal.journal import Blob, JournalError
-from evaljournal.replay import LoadedRun, RunState
+from evaljournal.journal.ownership import is_own_run
+from evaljournal.replay import LoadedRun, RunState, Span, TrialState
 from evaljournal.replay.render.failing import value_text, value_texts
 from evaljournal.replay.render.phrases import score_value_text, waited_text
 from evaljournal.replay.render.trajectory import need_text, not_reused_text, trajectory_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
-from evaljournal.replay.runs.loaded_run import reject_invalid_record
-from evaljournal.replay.runs.timeline import Span
+from evaljournal.replay.runs.loaded_run import TrialValues, read_values, reject_invalid_record
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
-from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.definition import definition_lines, definition_of_run
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
-from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workspaces import CHANGES, recorded_changes
 from evaljournal.replay.text import (
     as_lines,
@@ -44,9 +43,10 @@ from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, line_width
-from evaljournal.runner.cli.terminal.step_keys import comparison_lines, difference_of, recorded_rules
 from evaljournal.runner.errors import UsageError, suggest
-from evaljournal.runner.steps.keys import KeyRules
+from evaljournal.runner.steps.keys import NO_RULES, KeyRules, endpoint_of_step, first_difference, without_identity
+
+_MAX_DIFFERENCE = 200
 
 _MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
@@ -59,6 +59,36 @@ _MIN_COLUMN: Final = 24
 _INDENT: Final = " " * 10
 _TRACEBACK_LINES: Final = 12
 """Last lines of a traceback that are shown."""
+
+
+def recorded_rules(path: Path, settings: Mapping[str, Any]) -> KeyRules:
+    """Return what the keys of a run leave out. A pattern of a run that the user has not written is not executed."""
+    patterns = settings.get("key_without")
+    with suppress(UsageError, JournalError):
+        if isinstance(patterns, list) and patterns and is_own_run(path):
+            return KeyRules.parse(map(str, patterns))
+    return NO_RULES
+
+
+def difference_of(attempt: AttemptDetails, rules: KeyRules) -> tuple[str, str] | None:
+    """Return where the request of the step at which an attempt diverged differs from the recorded one; None if nowhere."""
+    recorded, asked = attempt.recorded_step, attempt.diverged_step
+    if recorded is None or asked is None:
+        return None
+    if recorded.name != asked.name:
+        return printable(recorded.name, _MAX_DIFFERENCE), printable(asked.name, _MAX_TEXT)
+    return first_difference(*(rules.request_text(step.name, step.input) for step in (recorded, asked)))
+
+
+def comparison_lines(attempt: AttemptDetails, rules: KeyRules) -> Iterator[str]:
+    """Yield where an attempt that reuses steps diverged, and what was not compared."""
+    omitted = {name: None for step in attempt.steps for name in without_identity(endpoint_of_step(step.name), step.input)[1]}
+    texts = [*omitted, *(f"text that matches {pattern.pattern}" for pattern in rules.patterns)]
+    if texts:
+        yield f"compared without: {printable(', '.join(texts), _MAX_DIFFERENCE)}"
+    if (difference := difference_of(attempt, rules)) is not None:
+        yield f"recorded: {printable(difference[0], _MAX_DIFFERENCE)}"
+        yield f"asked:    {printable(difference[1], _MAX_DIFFERENCE)}"
 
 
 @click.command()

@@ -14,10 +14,11 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import day_limit_text, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_argument
-from evaljournal.runner.cli.terminal.corrected import corrected_json, corrected_lines
 from evaljournal.runner.cli.terminal.display import (
     age,
     check_variant,
+    corrected_json,
+    corrected_lines,
     exit_if_damaged,
     groups_by,
     open_run,

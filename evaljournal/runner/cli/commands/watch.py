@@ -14,16 +14,24 @@ import trio
 from evaljournal.journal import follow
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
-from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.ending import final_report
-from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import UNFINISHED
 from evaljournal.runner.cli.arguments import suite_argument
 from evaljournal.runner.cli.suites.views import watch_suite
-from evaljournal.runner.cli.terminal.display import age, exit_if_damaged, open_run, print_json, print_screen, status_json
-from evaljournal.runner.cli.terminal.ending import exit_code
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
+from evaljournal.runner.cli.terminal.display import (
+    FRAME_INTERVAL,
+    Show,
+    age,
+    exit_code,
+    exit_if_damaged,
+    open_run,
+    print_json,
+    print_screen,
+    run_display,
+    status_json,
+)
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.engine.recorder import Clock
 from evaljournal.runner.errors import command

@@ -15,9 +15,8 @@ from evaljournal.journal import Blob, JournalError
 from evaljournal.journal.disk.files import DISK
 from evaljournal.replay.page.page import review_page, review_policy
 from evaljournal.replay.review.labels import Label, Sample, read_review
-from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.runs.loaded_run import LoadedRun, read_values
 from evaljournal.replay.runs.trajectory import read_trajectory
-from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.calls.http.heads import RequestHead

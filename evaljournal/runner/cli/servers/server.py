@@ -18,10 +18,9 @@ import trio
 from evaljournal.journal import follow
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged, NotAJournal
-from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page import PageRun, live_page, security_policy
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
-from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 from evaljournal.replay.text import printable
 from evaljournal.runner.calls.http.heads import RequestHead
 from evaljournal.runner.calls.http.server import CONNECTION_ERRORS, ClientConnection, ReplyAborted, TokenListener

@@ -1,4 +1,8 @@
-"""One session of a suite, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
+"""One session of a suite, as `run` and `resume` start it: its progress on standard error, its summary and its exit code.
+
+It is a session of each run that is not finished, all in one loop. Nothing is written before all of them are prepared, so that a
+mistake in one evaluation is reported before anything starts. An error that ends one run later does not end the others.
+"""
 
 import functools
 import sys
@@ -24,22 +28,30 @@ from evaljournal.runner.cli.options.locate import enter_offline, load_reference,
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover
-from evaljournal.runner.cli.suites.ending import finish_suite, run_details
-from evaljournal.runner.cli.suites.session import SuiteSession
-from evaljournal.runner.cli.terminal.display import open_run, terminal
+from evaljournal.runner.cli.suites.views import finish_suite, run_details
+from evaljournal.runner.cli.terminal.display import (
+    FRAME_INTERVAL,
+    ProgressPrinter,
+    open_intact_run,
+    open_run,
+    progress_tenths,
+    redraw,
+    supports_screen,
+    terminal,
+)
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
-from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.limits import parse_budget
 from evaljournal.runner.definition.loading import LoadedEvaluation
 from evaljournal.runner.errors import UsageError, command, unwrap_exception_groups
 from evaljournal.runner.gates.shared_budget import BudgetShare, shared_budget
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.runs.paths import next_paths, run_finish
 from evaljournal.runner.sessions.api import run_in_trio
-from evaljournal.runner.sessions.session import Session
+from evaljournal.runner.sessions.options import LiveRun
+from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.sessions.suite_file import Suite, SuiteEntry, read_suite
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
@@ -112,10 +124,7 @@ def _load(
     if segments.is_run(run):
         finish = run_finish(run)
         if finish is not None and not options["adopt"] and not (options["retry_failed"] and finish.failed):
-            view = open_run(run)
-            if view.problem is not None:
-                raise view.problem
-            return None, view.state
+            return None, open_intact_run(run).state
         try:
             return locate_evaluation(run, trust=trust, state=state), state
         except UsageError:
@@ -170,7 +179,16 @@ class CommandSuite:
         """Name → the state of its run; a run that has not started has no record."""
         self.errors: dict[str, BaseException] = {}
         """Name → why its run ended, or cannot be resumed."""
-        self._session: SuiteSession | None = None
+        self._outcomes: dict[str, Outcome] = {}
+        """Name → how its session ended."""
+        self._live_runs: dict[str, LiveRun] = {}
+        """Name → its run, once it has started."""
+        self._sessions: dict[str, Session] = {}
+        self._unprepared = set[str]()
+        self._unended = set[str]()
+        self._is_unresponsive = False
+        self._start_event = trio.Event()
+        """Set when all runs are prepared, so that some may have started."""
 
     def add(self, name: str, item: LoadedEvaluation, state: RunState, settings: Mapping[str, Any]) -> None:
         """Add a run to the session."""
@@ -184,30 +202,84 @@ class CommandSuite:
             return
         shares = shared_budget(self.states) if is_shared else {}
         session_options = {name: self._options[name] for name in _SESSION_OPTIONS if name in self._options}
-        sessions: dict[str, partial[Session]] = {}
+        leaves = False
         for name, ((evaluation, reference), settings) in self._parts.items():
             run = self._suite.runs[name]
             resume = {"resume": True, "trust": self._trust, "state": self.states[name]} if segments.is_run(run) else {}
             options = {**settings, **session_options, **resume, "task": reference, "budget_share": shares.get(name)}
             has_batches = bool(resume) or settings.get("batch", evaluation.settings.batch)
             options["leave"] = self._options["leave"] and has_batches
-            sessions[name] = partial(Session, evaluation, run, **options)
-        if self._paths is not None and self._options["leave"] and not any(call.keywords["leave"] for call in sessions.values()):
+            leaves = leaves or options["leave"]
+            options |= {"observer": partial(self._observe, name), "wait_ready": partial(self._wait_start, name)}
+            session = self._sessions[name] = Session(evaluation, run, **options)
+            session.on_unresponsive = partial(self._abandon, name)
+        if self._paths is not None and self._options["leave"] and not leaves:
             raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
-        is_drawn = not self._options["plain"] and supports_screen(sys.stderr)
-        show = self._draw if is_drawn else self._print_lines
+        self._unprepared, self._unended = set(self._sessions), set(self._sessions)
         with unwrap_exception_groups():
-            session = self._session = SuiteSession(
-                sessions, start=self._start, show=show, on_unresponsive=self._exit_immediately
-            )
             try:
-                with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
-                    run_in_trio(session.run)
+                with handle_signals(lambda *_: self._interrupt(), *STOP_SIGNALS):
+                    run_in_trio(self._run_sessions)
             except KeyboardInterrupt:
-                if not session.is_started:
+                if not self._start_event.is_set():
                     raise
                 message = f"interrupted; continue with {command('resume', self._suite.path)}"
                 raise CommandError(message, UNFINISHED) from None
+
+    def _interrupt(self) -> None:
+        """Stop all runs gracefully; the second time, cancel calls in flight. Called by a signal handler."""
+        for name, session in self._sessions.items():
+            if name in self._unended:
+                session.interrupt()
+
+    async def _run_sessions(self) -> None:
+        """Run all sessions to their ends."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._show)
+            async with trio.open_nursery() as sessions:
+                for name, session in self._sessions.items():
+                    sessions.start_soon(self._run_session, name, session)
+            nursery.cancel_scope.cancel()
+
+    async def _run_session(self, name: str, session: Session) -> None:
+        try:
+            self._outcomes[name] = await session.run()
+        except (Exception, KeyboardInterrupt) as exc:  # The other runs continue.
+            if isinstance(exc, UsageError):
+                exc.message = f"{name}: {exc.message}"
+            if not self._start_event.is_set():
+                raise
+            self.errors[name] = exc
+        self._end(name)
+        await self._prepare(name)
+
+    async def _observe(self, name: str, live_run: LiveRun) -> None:
+        self._live_runs[name] = live_run
+        await trio.sleep_forever()
+
+    async def _wait_start(self, name: str) -> None:
+        await self._prepare(name)
+        await self._start_event.wait()
+
+    async def _prepare(self, name: str) -> None:
+        """Count a run that is prepared, or needs no preparation; the last one starts all."""
+        if name in self._unprepared:
+            self._unprepared.discard(name)
+            if not self._unprepared:
+                await self._start()
+                self._start_event.set()
+
+    def _abandon(self, name: str, outcome: Outcome) -> None:
+        """Keep the outcome of a run whose calls do not end; the session waits for them if other runs do not."""
+        self._outcomes[name] = outcome
+        self._is_unresponsive = True
+        self._end(name)
+
+    def _end(self, name: str) -> None:
+        """Print the summary and exit immediately if only calls are left that do not respond to cancellation."""
+        self._unended.discard(name)
+        if not self._unended and self._is_unresponsive:
+            exit_immediately(self.finish)
 
     async def _start(self) -> None:
         """Create the directory of a new suite; several processes may start one at the same time."""
@@ -219,19 +291,17 @@ class CommandSuite:
                 if self._options["path"] is not None:
                     raise UsageError(f"{path} exists; pass another -o, or resume it: {command('resume', path)}") from exc
                 continue
-            assert self._session is not None
-            self._session.move({name: self._suite.path / run.name for name, run in self._suite.runs.items()})
+            for name, session in self._sessions.items():
+                session.path = self._suite.runs[name]
             break
 
     def _rows(self) -> list[SuiteRow]:
         return [self._row(entry.name) for entry in self._suite.entries]
 
     def _row(self, name: str) -> SuiteRow:
-        session, error = self._session, self._error(name)
-        state = self.states.get(name)
-        if session is not None and (outcome := session.outcomes.get(name)) is not None:
+        state, error, live_run = self.states.get(name), self.errors.get(name), self._live_runs.get(name)
+        if (outcome := self._outcomes.get(name)) is not None:
             return SuiteRow(name=name, state=outcome.state if outcome.state.started else None, stop_reason=outcome.stop_reason)
-        live_run = session.live_runs.get(name) if session is not None else None
         if live_run is None or error is not None:
             state = live_run.state if live_run is not None else state
             text = "" if error is None else f"ended early: {one_line(_message(error))}"
@@ -239,10 +309,12 @@ class CommandSuite:
         state, now, stop_status = live_run.state, live_run.now(), live_run.stop_status()
         return SuiteRow(name=name, state=state, now=now, total=live_run.total, stop_status=stop_status)
 
-    def _error(self, name: str) -> BaseException | None:
-        return self.errors.get(name) or (self._session.errors.get(name) if self._session is not None else None)
+    async def _show(self) -> None:
+        await self._start_event.wait()
+        is_drawn = not self._options["plain"] and supports_screen(sys.stderr)
+        await (self._draw() if is_drawn else self._print_lines())
 
-    async def _draw(self, _: SuiteSession) -> None:
+    async def _draw(self) -> None:
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
         console, title = terminal(stderr=True), f"{self._suite.name}  {self._suite.path}"
@@ -252,25 +324,21 @@ class CommandSuite:
                 await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
                 await trio.sleep(FRAME_INTERVAL)
 
-    async def _print_lines(self, session: SuiteSession) -> None:
+    async def _print_lines(self) -> None:
         echo(
             f"{self._suite.name} in {self._suite.path}; Ctrl-C stops it; {command('resume', self._suite.path)} continues",
             err=True,
         )
         printers: dict[str, ProgressPrinter] = {}
         while True:
-            for name, live_run in session.live_runs.items():
+            for name, live_run in self._live_runs.items():
                 state, now = live_run.state, live_run.now()
                 if name not in printers:
                     prefix = f"{printable(name, 40)}: "
                     printers[name] = ProgressPrinter(progress_tenths(state, live_run.total), now, err=True, prefix=prefix)
-                if name not in session.outcomes:
+                if name not in self._outcomes:
                     printers[name].update(state, now=now, total=live_run.total)
             await trio.sleep(FRAME_INTERVAL)
-
-    def _exit_immediately(self, _: SuiteSession) -> None:
-        """Print the summary and exit immediately, although a call is still running."""
-        exit_immediately(self.finish)
 
     def finish(self) -> NoReturn:
         """Print the summary and exit."""
@@ -279,12 +347,12 @@ class CommandSuite:
 
     def _details(self, row: SuiteRow) -> tuple[int, list[str]]:
         """Return the exit code of an evaluation, and why it did not pass."""
-        if (error := self._error(row.name)) is not None:
+        if (error := self.errors.get(row.name)) is not None:
             if (code := _exit_code(error)) == BUG:
                 lines = "".join(traceback.format_exception(error))
                 echo(f"{lines}\nThis is a bug in evaljournal; the journals are safe. Please report the lines above.", err=True)
             return code, [_message(error)]
-        outcome = self._session.outcomes.get(row.name) if self._session is not None else None
+        outcome = self._outcomes.get(row.name)
         detail = outcome.detail if outcome is not None and outcome.stop_reason else ""
         return run_details(row.state, self._suite.runs[row.name], detail)
 

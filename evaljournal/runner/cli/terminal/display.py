@@ -1,45 +1,132 @@
-"""Runs as several commands open and show them: as text, as a screen, in a table or as JSON."""
+"""Runs as several commands open and show them, as text, as a screen, in a table or as JSON, and how a run ended: its exit code.
+
+Most runs have no labels; finding that out takes no time, and imports nothing.
+
+The progress of a run is a live screen, or plain lines.
+"""
 
 import json
+import math
+import os
 import shlex
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+import attrs
 import orjson
 
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.disk.segments import REVIEW, is_run
 from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.render.ending import next_command
-from evaljournal.replay.render.screen import panel
+from evaljournal.replay.render.screen import LONG_PAUSE, panel, stall_reason
+from evaljournal.replay.render.screen import line as status_line
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
-from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record
-from evaljournal.replay.runs.variants import variant_problem
-from evaljournal.replay.text import columns
-from evaljournal.runner.cli import DAMAGED
+from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record, variant_problem
+from evaljournal.replay.text import columns, printable
+from evaljournal.runner.cli import DAMAGED, OUTPUT_FAILED, UNFINISHED, CommandError
 from evaljournal.runner.cli.arguments import RunReference
-from evaljournal.runner.cli.terminal.corrected import corrected_json
 from evaljournal.runner.cli.terminal.errors import render
-from evaljournal.runner.cli.terminal.output import echo, write_data, writing_output
-from evaljournal.runner.cli.terminal.stdio import command_stream
-from evaljournal.runner.errors import UsageError, suggest
+from evaljournal.runner.cli.terminal.output import OutputFailed, command_stream, echo, flush_output, write_data, writing_output
+from evaljournal.runner.definition.gates import gate_results, trial_problems
+from evaljournal.runner.errors import UsageError, command, suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+    from rich.live import Live
 
     from evaljournal.replay.results.comparison import Side
-
+    from evaljournal.replay.review.reviewed import Reviewed
 
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
+
+FAILED: Final = 1
+UNDECIDED: Final = 5
+
+FRAME_INTERVAL: Final = 0.2
+"""Seconds between two frames of the live screen."""
+MAX_LINE_INTERVAL: Final = 60.0
+"""Maximum seconds between two progress lines, so that a slow run does not look stuck."""
+
+
+def has_labels(path: Path) -> bool:
+    """Return whether a run has a review with the labels of people."""
+    return is_run(path / REVIEW)
+
+
+def corrected_json(view: LoadedRun, variant: str | None = None) -> dict[str, Any] | None:
+    """Return the corrected scores of a run or a variant as JSON; None without a review, which takes no time."""
+    reviewed = _review_of(view)
+    if reviewed is None:
+        return None
+    from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no review
+
+    return {name: view_json(score) for name, score in reviewed.corrected(Side(view.state, variant=variant)).items()}
+
+
+def _review_of(view: LoadedRun) -> "Reviewed | None":
+    """Return a run with the labels of its review; None if it has none."""
+    if not has_labels(view.path):
+        return None
+    from evaljournal.replay.review.reviewed import open_review  # noqa: PLC0415  # most runs have no review
+
+    return open_review(view)
+
+
+def corrected_lines(view: LoadedRun, variant: str | None = None) -> Iterator[str]:
+    """Yield a line for each corrected score of a variant, or of a run: of each of its variants, if it has any."""
+    try:
+        reviewed = _review_of(view)
+    except JournalError as exc:  # The run itself can be shown.
+        yield f"no corrected scores: {render(exc)}"
+        return
+    if reviewed is None:
+        return
+    from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no review
+    from evaljournal.replay.review import text  # noqa: PLC0415  # most runs have no review
+
+    names: Sequence[str | None] = view.state.variants.names if variant is None else [variant]
+    for name in names or [None]:
+        prefix = f"{printable(name, 40)}: " if name is not None and variant is None else ""
+        lines = text.corrected_lines(reviewed.corrected(Side(view.state, variant=name)))
+        yield from (f"{prefix}{line}" for line in lines)
+
+
+_Compared = tuple[LoadedRun, "Side"]
+
+
+def difference_lines(a: _Compared, b: _Compared) -> Iterator[str]:
+    """Yield the corrected scores of both runs, and their corrected differences."""
+    for name, (run, side) in (("A", a), ("B", b)):
+        yield from (f"{name}  {line}" for line in corrected_lines(run, side.variant))
+    reviews = _review_of(a[0]), _review_of(b[0])
+    if reviews[0] is not None and reviews[1] is not None:
+        from evaljournal.replay.review import reviewed, text  # noqa: PLC0415  # most runs have no review
+
+        kinds = {name: score.kind for name, score in reviews[0].corrected(a[1]).items()}
+        yield from text.difference_lines(reviewed.corrected_differences((reviews[0], a[1]), (reviews[1], b[1])), kinds)
+
+
+def difference_json(a: _Compared, b: _Compared) -> dict[str, Any] | None:
+    """Return the corrected scores of both runs and their corrected differences; None if no run has a review."""
+    reviews = _review_of(a[0]), _review_of(b[0])
+    if reviews == (None, None):
+        return None
+    from evaljournal.replay.review.reviewed import corrected_differences  # noqa: PLC0415  # most runs have no review
+
+    differences = corrected_differences((reviews[0], a[1]), (reviews[1], b[1]))
+    sides = {name: corrected_json(run, side.variant) for name, (run, side) in (("a", a), ("b", b))}
+    return {**sides, "differences": {name: view_json(difference, omit="p") for name, difference in differences.items()}}
 
 
 def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.apply, run: LoadedRun | None = None) -> LoadedRun:
@@ -204,3 +291,132 @@ def render_screen(run: LoadedRun, now: float, width: int) -> "Group":
             title=str(run.path),
             show_rate=run.problem is None,
         )
+
+
+def finish(
+    state: RunState,
+    path: Path,
+    *,
+    as_json: bool,
+    report: str = "",
+    stop_reason: str = "",
+    scorers: Iterable[str] = (),
+    output_problem: str = "",
+    **fields: Any,
+) -> NoReturn:
+    """Print the report of a run and exit with the code of the run.
+
+    With `as_json`, its summary and `fields` are printed as JSON, and the report goes to standard error. `output_problem` is
+    why other files of the run are incomplete: it is printed last, and the exit code of a finished run is then 1.
+    """
+    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers, path=path) or (FAILED if output_problem else 0)
+    try:
+        if report:
+            echo(report, err=as_json)
+        if as_json:
+            summary = {"stopped": stop_reason or None, **fields, "exit_code": code, **view_json(summarize(state))}
+            print_json({"path": str(path), **summary})
+        flush_output()
+        if output_problem:
+            echo(f"Error: {output_problem}", err=True)
+    except OutputFailed as exc:
+        ending = f"not finished: {stop_reason}" if stop_reason else "finished"
+        message = f"{exc}; only the summary is missing, the run is {ending}; {command('status', path)} shows it"
+        raise CommandError(message, OUTPUT_FAILED) from exc
+    sys.exit(code)
+
+
+def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), path: Path | None = None) -> int:
+    """Return the exit code of a run: 3 if it was stopped, 1 if it has errors, unscored outputs or a missed gate.
+
+    5 if only gates on its review are missed, for which there are too few labels.
+    """
+    if stopped:
+        return UNFINISHED
+    missed = [result for result in gate_results(state, path) if not result.passed]
+    if trial_problems(state, scorers):
+        return FAILED
+    return 0 if not missed else UNDECIDED if all(result.is_undecided for result in missed) else FAILED
+
+
+def supports_screen(stream: TextIO) -> bool:
+    """Return whether a live screen can be drawn on a stream."""
+    return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+
+
+def progress_tenths(state: RunState, total: int | None) -> int:
+    """Return how many tenths are done; without a total, a number that grows at 1, 5, 10, 50, 100, … trials."""
+    done = state.totals.done
+    if total:
+        return 10 * done // total
+    return 0 if not done else 2 * len(str(done)) + (str(done)[0] >= "5")
+
+
+@attrs.define
+class ProgressPrinter:
+    """Prints a line for every tenth, after a minute without one, and when the run stalls and continues.
+
+    A run that stalls every few seconds is reported once a minute.
+    """
+
+    printed_tenth: int | None = None
+    """The tenths of the last line."""
+    printed_at: float = 0.0
+    """Time of the last line, in the seconds of `t`."""
+    err: bool = False
+    prefix: str = ""
+    is_stalled: bool = False
+    stalled_at: float = -math.inf
+
+    def update(self, state: RunState, *, now: float, total: int | None) -> None:
+        """Print a line if one is due."""
+        tenths = progress_tenths(state, total)
+        is_stalled = bool(stall_reason(state, now=now, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
+        continues = self.is_stalled and not is_stalled and not state.outcome
+        has_changed = continues or (is_stalled and not self.is_stalled and not _is_recent(self.stalled_at, now))
+        if tenths != self.printed_tenth or has_changed or not _is_recent(self.printed_at, now):
+            if is_stalled and not self.is_stalled:
+                self.stalled_at = now
+            self.printed_tenth, self.printed_at, self.is_stalled = tenths, now, is_stalled
+            text = status_line(state, now=now, total=total)
+            echo(f"{self.prefix}{'resumed: ' if continues else ''}{text}", err=self.err)
+
+
+def _is_recent(time: float, now: float) -> bool:
+    return 0 <= now - time < MAX_LINE_INTERVAL  # Negative after the start of a session, which resets the seconds.
+
+
+Show = Callable[[LoadedRun, float], None]
+"""Shows a run as of a time, in the seconds of `t`."""
+
+
+def redraw(screen: "Live", frame: "Group") -> None:
+    """Replace the last frame.
+
+    In a terminal that became narrower, the lines of the last frame have wrapped into more rows, which are erased first.
+    """
+    from rich.console import Group  # noqa: PLC0415  # slow to import
+    from rich.control import Control  # noqa: PLC0415  # slow to import
+    from rich.segment import ControlType  # noqa: PLC0415  # slow to import
+    from rich.text import Text  # noqa: PLC0415  # slow to import
+
+    last_frame = screen.get_renderable()
+    lines = [line for line in last_frame.renderables if isinstance(line, Text)] if isinstance(last_frame, Group) else []
+    wrapped_rows = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
+    if wrapped_rows:
+        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * wrapped_rows))
+    screen.update(frame, refresh=True)
+
+
+@contextmanager
+def run_display() -> Generator[Show]:
+    """Yield a function that shows a run on standard output, on a screen, whose last frame is removed, or in lines."""
+    if not supports_screen(sys.stdout):
+        printer = ProgressPrinter()
+        yield lambda run, now: printer.update(run.state, now=now, total=run.total)
+        return
+    from rich.live import Live  # noqa: PLC0415  # slow to import
+
+    console = terminal()
+    with Live(console=console, auto_refresh=False, transient=True) as screen:
+        yield lambda run, now: redraw(screen, render_screen(run, now, console.width))

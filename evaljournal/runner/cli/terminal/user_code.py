@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator
 from typing import NoReturn
 
 from evaljournal.runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
-from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.cli.terminal.stdio import command_stream, restore_streams
+from evaljournal.runner.cli.terminal.output import command_stream, echo, restore_streams
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 

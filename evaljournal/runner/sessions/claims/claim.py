@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from evaljournal.journal import Blob, JournalError
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.segments import is_run
-from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.errors import InvalidRecord, JournalError
 from evaljournal.journal.events import RunStarted
-from evaljournal.journal.format.blobs import content, with_loaded_blobs
+from evaljournal.journal.format.blobs import Blob, content, with_loaded_blobs
 from evaljournal.journal.readers.verification import Verifier
 from evaljournal.replay.claims import merkle
 from evaljournal.replay.claims.checking import Line, Recorded, commitment, sample_indexes
@@ -41,7 +40,7 @@ from evaljournal.replay.claims.statement import (
 )
 from evaljournal.replay.results.summary import replayed_of
 from evaljournal.replay.review.labels import Review, review_path
-from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.runs.loaded_run import read_values
 from evaljournal.replay.state.definition import load_definition, substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural

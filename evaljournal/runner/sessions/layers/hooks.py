@@ -16,19 +16,43 @@ from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.replay.state.attempt_warnings import TEARDOWN_FAILED
 from evaljournal.replay.state.set_ups import HANDLE
 from evaljournal.runner.calls import OnLateResult, Task, TrialInput, WrappedTask
-from evaljournal.runner.calls.attached import attachments, set_attachments
 from evaljournal.runner.calls.function import FunctionTask
-from evaljournal.runner.calls.notes import note_sink, start_phase
+from evaljournal.runner.calls.notes import PHASE_NOTE, attachments, note_sink, set_attachments, start_phase
 from evaljournal.runner.definition.hooks import Hook, Role, arguments_for
+from evaljournal.runner.engine.call import CallScope
+from evaljournal.runner.engine.jobs import TrialWork
+from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets.masking import mask_values
-from evaljournal.runner.sessions.layers.phases import PhasesLayer
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.attempt_steps import Step, current_steps
 from evaljournal.runner.steps.inputs import step_input
 
 _MAX_HANDLE: Final = 64 * 1024
 """Maximum bytes of a handle."""
+
+
+class PhasesLayer(Layer):
+    """What a layer has in common that does something before and after the task, such as a set-up."""
+
+    def __init__(self, timeout: float | None) -> None:
+        """A set-up may take `timeout` seconds, as an attempt may."""
+        self.timeout = timeout
+
+    def noted(self, work: TrialWork, scope: CallScope, values: Mapping[str, Any]) -> bool:
+        """Start the timeout of a phase of the attempt; a teardown has a limit of its own."""
+        match values.get(PHASE_NOTE):  # Sent in the loop of the run.
+            case None:
+                return False
+            case "setup":
+                scope.restart(self.timeout)
+            case "task":
+                scope.restart(work.timeout)
+            case "teardown":
+                scope.restart(None)
+            case _:
+                pass  # A worker sent something else.
+        return True
 
 
 class HooksLayer(PhasesLayer):

@@ -18,14 +18,13 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails, read_trajectory
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_timeout, reuse_of
 from evaljournal.replay.state.trial import unpack_location
-from evaljournal.runner.calls.attached import StepRecorder
+from evaljournal.runner.calls.notes import StepRecorder
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Returned
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.layers import Layer
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop
-from evaljournal.runner.steps.admission import CallGate
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult, failed_step
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, CallGate, Key, RecordedResult, failed_step
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.steps.keys import KeyRules
 

@@ -44,8 +44,7 @@ from evaljournal.runner.sessions.plan import Plan
 from evaljournal.runner.sessions.rate_limits import ASYNC_SLOTS, TaskKeys
 from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.sessions.what_if.recorded import InnerCall, RecordedAttempt, RecordedCalls, RecordedTrial
-from evaljournal.runner.steps.admission import LimitedCall
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step, current_steps
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, LimitedCall, Step, current_steps
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.steps.waiting import admit_in_loop

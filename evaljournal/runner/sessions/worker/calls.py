@@ -21,10 +21,9 @@ from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.arguments import new_task
-from evaljournal.runner.calls.attached import StepRecorder, attachments_of, set_attachments
 from evaljournal.runner.calls.gateway_env import set_gateway_env
-from evaljournal.runner.calls.http.reply_memory import MAX_VALUES, has_too_many_values
-from evaljournal.runner.calls.notes import PHASE_NOTE, set_note_sink
+from evaljournal.runner.calls.http.reply import MAX_VALUES, has_too_many_values
+from evaljournal.runner.calls.notes import PHASE_NOTE, StepRecorder, attachments_of, set_attachments, set_note_sink
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.to_json import to_json
@@ -40,8 +39,15 @@ from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets.masking import add_environment, mask, mask_output, mask_values, sent_secrets
 from evaljournal.runner.sessions.open_tasks import TaskOpener
-from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, LimitedCall, OverLimit
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step
+from evaljournal.runner.steps.attempt_steps import (
+    NO_ADMISSION,
+    AttemptSteps,
+    CallAdmission,
+    LimitedCall,
+    OverLimit,
+    RecordedResult,
+    failed_step,
+)
 from evaljournal.runner.steps.durable import DurableSteps
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.steps.keys import KeyRules

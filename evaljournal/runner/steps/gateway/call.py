@@ -18,13 +18,20 @@ import trio
 from evaljournal.journal.errors import JournalError
 from evaljournal.runner.calls.http.client import Client, Response
 from evaljournal.runner.calls.http.heads import RequestHead, ResponseHead
-from evaljournal.runner.calls.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected
-from evaljournal.runner.calls.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge, check_values
+from evaljournal.runner.calls.http.reply import (
+    MAX_BYTES,
+    IncompleteReply,
+    InvalidReply,
+    NoResponse,
+    Redirected,
+    ReplyMemory,
+    ReplyTooLarge,
+    check_values,
+)
 from evaljournal.runner.calls.http.server import ClientConnection, ReplyAborted
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.secrets.masking import mask
-from evaljournal.runner.steps.admission import NotSent, ReplayedFailure
-from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, NotSent, ReplayedFailure, Step
 from evaljournal.runner.steps.gateway.providers import Route
 from evaljournal.runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 from evaljournal.runner.steps.waiting import admit_in_loop

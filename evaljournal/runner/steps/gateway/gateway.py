@@ -15,7 +15,7 @@ from evaljournal.runner.calls.function import FunctionTask
 from evaljournal.runner.calls.gateway_env import set_gateway_env
 from evaljournal.runner.calls.http.client import Client
 from evaljournal.runner.calls.http.heads import RequestHead
-from evaljournal.runner.calls.http.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
+from evaljournal.runner.calls.http.reply import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
 from evaljournal.runner.calls.http.server import RequestTooLarge, TokenListener
 from evaljournal.runner.secrets.masking import add_secret
 from evaljournal.runner.steps.attempt_steps import current_steps

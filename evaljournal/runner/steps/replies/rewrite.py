@@ -15,7 +15,7 @@ import orjson
 from evaljournal.runner.calls.dialects import split_model
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.steps.admission import NotSent
+from evaljournal.runner.steps.attempt_steps import NotSent
 from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 
 DIALECTS: Final[Mapping[str, str]] = {
