@@ -19,9 +19,8 @@ from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.session import CommandSession
-from evaljournal.runner.cli.suites.ending import suite_exit_code
-from evaljournal.runner.cli.terminal.display import open_intact_run, open_side, print_json
-from evaljournal.runner.cli.terminal.ending import exit_code
+from evaljournal.runner.cli.suites.views import suite_exit_code
+from evaljournal.runner.cli.terminal.display import exit_code, open_intact_run, open_side, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.limits import parse_budget
