@@ -9,9 +9,9 @@ from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
-from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN
+from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
-from evaljournal.runner.concurrency.start import LONG_TIME
+from evaljournal.runner.concurrency.start import LONG_TIME, Group, Start
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
@@ -539,6 +539,18 @@ def test_growth_without_throughput_is_undone() -> None:
     drive.run(400.0, lambda _, busy: 1.0 if busy <= 20 else (busy / 20) ** 2)
 
     assert drive.policy.limit <= 40
+
+
+def test_loads_are_compared_for_a_small_part_of_the_time() -> None:
+    """If a comparison of two loads took long, the better one is kept for three times as long before the next."""
+    in_flight = InFlight(slots=100, limit=30)
+    in_flight.measure_lower(100.0, 50, 20)
+    in_flight.end_comparison(140.0, 90, raises_throughput=True)
+    call = Start(trial="", order=100, t=0.0, in_flight=30, limit=30, group=Group(first_start=91, size=30))
+
+    for t, phase in ((259.0, "holding"), (260.0, "comparing")):
+        in_flight.record_success(call, t, 0)
+        assert phase == in_flight.phase
 
 
 def test_a_few_slow_calls_do_not_end_the_growth() -> None:

@@ -110,8 +110,8 @@ class InFlight:
     def _hold(self, limit: int, t: float, period: float) -> None:
         self.phase, self.phase_start, self.limit, self.known_limit, self.period = "holding", t, limit, limit, period
 
-    def _longer_period(self) -> float:
-        return min(2 * self.period, LONG_TIME)
+    def _longer_period(self, shortest: float = 0.0) -> float:
+        return min(max(2 * self.period, shortest), LONG_TIME)
 
     def record_overload(self, limit: int, t: float, last_start: int) -> None:
         """Lower the limit: at the current load calls time out, or nothing responds."""
@@ -182,10 +182,10 @@ class InFlight:
         self.limit = max(min(limit, self.known_limit - 1), 1)
 
     def end_comparison(self, t: float, last_start: int, *, raises_throughput: bool) -> None:
-        """Keep the better of the two loads of a comparison."""
+        """Keep the better of the two loads of a comparison: if that is the old one, for longer than the comparison took."""
         if raises_throughput == self.is_upward:
             self._hold(self.limit, t, SHORT_TIME)
         else:
-            self._hold(self.known_limit, t, self._longer_period())
+            self._hold(self.known_limit, t, self._longer_period(FEW * (t - self.phase_start)))
             self.is_upward = not self.is_upward
         self.last_lowered = last_start
