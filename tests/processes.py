@@ -159,8 +159,9 @@ class Forked:
             self.wait()
 
 
-_COMMAND: Final = """
-import json, os, pkgutil, sys
+_PYTHON: Final = """
+import json, os, pkgutil, runpy, sys
+import pytest
 import evaljournal.runner.cli.session
 from evaljournal.__main__ import main
 from evaljournal.runner.cli import commands
@@ -169,40 +170,52 @@ for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
 sys.path.insert(0, sys.argv[1])
 from tests.processes import forked_arguments
 
-directory, environment, *arguments = forked_arguments()
+directory, environment, *sys.argv = forked_arguments()
 del sys.path[:2]  # The tests, and the working directory.
 os.chdir(directory)
 os.environ.clear()
 os.environ.update(json.loads(environment))
 sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-sys.argv = ["evaljournal", *arguments]
-main()
+match sys.argv:
+    case ["evaljournal", *_]:
+        main()
+    case ["-c", text, *_]:
+        del sys.argv[1]
+        sys.path.insert(0, "")
+        exec(text, {"__name__": "__main__"})
+    case ["-m", module, *_]:
+        del sys.argv[0]
+        sys.path.insert(0, directory)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    case [script, *_]:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        runpy.run_path(script, run_name="__main__")
 """
-"""The command `evaljournal`, after the imports of all commands."""
+"""The command `evaljournal`, or `python` with its arguments, after the imports of all commands and of pytest."""
 
 
 @functools.cache
-def _command_forks() -> Forks:
-    forks = Forks("-c", _COMMAND)
+def _python_forks() -> Forks:
+    forks = Forks("-c", _PYTHON)
     atexit.register(forks.close)
     return forks
 
 
-def start_forked(
-    arguments: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ
-) -> Forked:
-    """Start the command `evaljournal` in a process that starts quickly.
+def start_forked(command: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ) -> Forked:
+    """Start `evaljournal` with its arguments, or `python`, in a process that starts quickly.
 
     For tests of what a command does to its process, or from the first import on, start a process of its own.
     """
-    return _command_forks().start(os.path.abspath(directory), json.dumps(dict(environment)), *arguments)
+    name, *arguments = command
+    program = ["evaljournal"] if name == "evaljournal" else []
+    return _python_forks().start(os.path.abspath(directory), json.dumps(dict(environment)), *program, *arguments)
 
 
 def run_forked(
-    arguments: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ
+    command: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ
 ) -> tuple[int, str, str]:
-    """Run the command `evaljournal` so until it exits; return exit code, output and standard error."""
-    with start_forked(arguments, directory, environment) as process:
+    """Run `evaljournal` or `python` so until it exits; return exit code, output and standard error."""
+    with start_forked(command, directory, environment) as process:
         printed = process.stdout.read()
         return process.wait(), printed, process.stderr.read()
 

@@ -96,12 +96,12 @@ def printed(*arguments: object) -> Any:
 
 def process(*arguments: object, hold: bool = False) -> Forked:
     """Start a command as a process; `hold` pauses the slow evaluation in the middle."""
-    return start_forked(arguments, environment={**os.environ, "HOLD": "1"} if hold else os.environ)
+    return start_forked(["evaljournal", *arguments], environment={**os.environ, "HOLD": "1"} if hold else os.environ)
 
 
 def run_process(*arguments: object) -> tuple[int, str, str]:
     """Run a command as a process until it exits."""
-    return run_forked(arguments)
+    return run_forked(["evaljournal", *arguments])
 
 
 @contextmanager
