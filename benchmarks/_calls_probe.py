@@ -20,8 +20,8 @@ try:
 except ImportError:  # Version 1 had no package of that name.
     from runner import Case, evaluation, run  # type: ignore[attr-defined,no-redef]  # noqa: TID251
 
-FEW, MANY = 150, 450
-"""Trials of the two runs whose difference is measured, so that what a run costs once does not count; more for CPU time."""
+FEW, MANY = 300, 900
+"""Trials of the two runs whose difference is measured, so that what a run costs once does not count."""
 
 
 async def _async(number: int) -> int:
@@ -112,7 +112,7 @@ def main(kind: str, unit: str, url: str = "") -> None:
     """Print the Python calls in the loop's thread or in all threads, or the CPU seconds in all, of one trial."""
     is_cpu = unit == "cpu"
     read: Callable[[], float] = time.process_time if is_cpu else _count_from_now_on(all_threads=unit == "all-calls")
-    few, many = (2 * FEW, 8 * MANY) if is_cpu else (FEW, MANY)
+    few, many = (FEW, 4 * MANY) if is_cpu else (FEW, MANY)
     _run(kind, few, url)  # Imports, and fills the caches.
     marks = [read()]
     for count in (few, many):

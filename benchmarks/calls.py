@@ -1,6 +1,6 @@
 """What a trial costs: Python calls, which are the same in every measurement, and CPU time in ratio to an older checkout.
 
-The calls are those of a run of 450 trials minus those of one of 150, per trial, for each kind of task and with one feature
+The calls are those of a run of 900 trials minus those of one of 300, per trial, for each kind of task and with one feature
 switched on at a time: those in the thread of the loop, which makes all decisions, and beside them those in all threads, among
 them the one that reads cases. `--against` compares the CPU time with another checkout, such as version 1: both are measured in
 turn, in processes of their own, and the ratio is that of the medians. So is that of whole processes: `run` with one case.
