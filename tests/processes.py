@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
 import select
@@ -238,6 +239,7 @@ def is_alive(pid: int) -> bool:
 
 def forked_arguments() -> list[str]:
     """Fork for each request of `Forks`, and return its arguments in the new process; call it after the imports."""
+    gc.freeze()  # Otherwise each process copies all objects when it first looks for garbage.
     server = socket.socket(fileno=0)
     while True:
         request, pipes, _, _ = socket.recv_fds(server, 65_536, 3)
