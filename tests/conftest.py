@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import gc
-import importlib
 import inspect
 import os
 import signal
@@ -23,7 +22,7 @@ from evaljournal.journal.writers import segment_file
 from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE
 from tests.gateway import KEY
 from tests.journal.disk import SimulatedDisk
-from tests.programs import OptionalModule, SkippedTests, import_optional
+from tests.programs import OptionalModule, SkippedTests, import_optional, import_test_module
 from tests.server import Server, serving
 
 # No deadline: the result must not depend on the load of the machine.
@@ -112,11 +111,10 @@ def _import_share(number: int, processes: int) -> None:
     Without it, all processes compile each module at the same time, which takes twice as long as everything else before the
     first test. A module that cannot be imported here is reported when it is collected.
     """
-    directory = Path(__file__).parent
-    files = sorted(directory.rglob("test_*.py"))
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
     for file in files[number::processes]:
         with contextlib.suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(".".join(file.relative_to(directory.parent).with_suffix("").parts))
+            import_test_module(file)
 
 
 @pytest.hookimpl(wrapper=True)

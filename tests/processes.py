@@ -3,8 +3,10 @@
 import atexit
 import contextlib
 import functools
+import gc
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -13,8 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from subprocess import TimeoutExpired
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 ROOT = Path(__file__).parents[1]
 """The repository; tests run in a temporary directory."""
@@ -52,7 +55,7 @@ class Process(subprocess.Popen[str]):
             self.kill()
         try:
             super().__exit__(kind, value, traceback)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             self.kill()
             raise
 
@@ -71,17 +74,14 @@ class Forks:
             self._server = Process(command, stdin=child_end, env=small_environment())
 
     def start(self, *arguments: object) -> "Forked":
-        """Start a process, after the end of the one before it; `forked_arguments` returns its arguments to the script."""
+        """Start a process; `forked_arguments` returns its arguments to the script."""
         self._socket.settimeout(TIMEOUT)
-        pipes = [os.pipe(), os.pipe()]
-        socket.send_fds(
-            self._socket,
-            [json.dumps([str(argument) for argument in arguments]).encode()],
-            [end for _, end in pipes],
-        )
+        pipes = [os.pipe() for _ in range(3)]
+        request = json.dumps([str(argument) for argument in arguments]).encode()
+        socket.send_fds(self._socket, [request], [end for _, end in pipes])
         for _, child_end in pipes:
             os.close(child_end)
-        return Forked(self._socket, *(parent_end for parent_end, _ in pipes))
+        return Forked(*(parent_end for parent_end, _ in pipes))
 
     def close(self) -> None:
         self._socket.close()
@@ -99,43 +99,70 @@ def forks_of(source: str, directory: Path) -> Iterator[Forks]:
 
 
 class Forked:
-    """A process of `Forks`."""
+    """A process of `Forks`, with the methods of `Process`; its unread output must fit into a pipe."""
 
-    def __init__(self, server: socket.socket, stdout: int, err: int) -> None:
-        self._server = server
-        self.stdout, self._stderr = open(stdout, encoding="utf-8"), open(err, encoding="utf-8")  # noqa: SIM115  # closed in `end`
-        self._pid = self._receive()
-        self._is_running = True
+    def __init__(self, stdout: int, err: int, status: int) -> None:
+        self.stdout, self.stderr = open(stdout, encoding="utf-8"), open(err, encoding="utf-8")  # noqa: SIM115  # see `__exit__`
+        self._status = open(status, "rb", buffering=0)  # noqa: SIM115  # the same
+        self.pid = self._receive()
+        self.returncode: int | None = None
 
-    def _receive(self) -> int:
-        (number,) = _NUMBER.unpack(self._server.recv(_NUMBER.size))
+    def _receive(self, timeout: float = TIMEOUT) -> int:
+        """Read the next of two numbers, the id of the process and its exit code."""
+        if not select.select([self._status], [], [], timeout)[0]:
+            raise TimeoutExpired("a forked process", timeout)
+        (number,) = _NUMBER.unpack(self._status.read(_NUMBER.size))
         return int(number)
 
-    @property
-    def is_running(self) -> bool:
-        return is_alive(self._pid)
+    def poll(self) -> int | None:
+        with contextlib.suppress(TimeoutExpired):
+            self.wait(0)
+        return self.returncode
 
-    def send_signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, number)
+    def wait(self, timeout: float = TIMEOUT) -> int:
+        if self.returncode is None:
+            self.returncode = self._receive(timeout)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end of the process; return the rest of its output and of its standard error."""
+        self.wait(TIMEOUT if timeout is None else timeout)
+        return self.stdout.read(), self.stderr.read()
 
     def end(self, timeout: float = TIMEOUT) -> tuple[int, str, str]:
         """Wait for the end of the process; return its exit code, the rest of its output and its standard error."""
-        self._server.settimeout(timeout)
-        code = self._receive()
-        self._is_running = False
-        with self.stdout as stdout, self._stderr as err:
-            return code, stdout.read(), err.read()
+        with self:
+            return self.wait(timeout), *self.communicate()
 
     def close(self) -> None:
         """Kill the process if it is still running."""
-        if self._is_running:
-            self.send_signal(signal.SIGKILL)
+        if self.returncode is None:
+            self.kill()
             self.end()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
-_COMMAND: Final = """
-import json, os, pkgutil, sys
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self.returncode is None:
+            self.kill()
+        with self.stdout, self.stderr, self._status:
+            self.wait()
+
+
+_PYTHON: Final = """
+import json, os, pkgutil, runpy, sys
+import pytest
 import evaljournal.runner.cli.session
 from evaljournal.__main__ import main
 from evaljournal.runner.cli import commands
@@ -144,39 +171,54 @@ for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
 sys.path.insert(0, sys.argv[1])
 from tests.processes import forked_arguments
 
-directory, environment, *arguments = forked_arguments()
+directory, environment, *sys.argv = forked_arguments()
 del sys.path[:2]  # The tests, and the working directory.
 os.chdir(directory)
 os.environ.clear()
 os.environ.update(json.loads(environment))
 sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-sys.argv = ["evaljournal", *arguments]
-main()
+match sys.argv:
+    case ["evaljournal", *_]:
+        main()
+    case ["-c", text, *_]:
+        del sys.argv[1]
+        sys.path.insert(0, "")
+        exec(text, {"__name__": "__main__"})
+    case ["-m", module, *_]:
+        del sys.argv[0]
+        sys.path.insert(0, directory)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    case [script, *_]:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        runpy.run_path(script, run_name="__main__")
 """
-"""The command `evaljournal`, after the imports of all commands."""
+"""The command `evaljournal`, or `python` with its arguments, after the imports of all commands and of pytest."""
 
 
 @functools.cache
-def _command_forks() -> Forks:
-    forks = Forks("-c", _COMMAND)
+def _python_forks() -> Forks:
+    forks = Forks("-c", _PYTHON)
     atexit.register(forks.close)
     return forks
 
 
-def run_forked(
-    arguments: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ
-) -> tuple[int, str, str]:
-    """Run the command `evaljournal` in a process that starts quickly; return exit code, output and standard error.
+def start_forked(command: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ) -> Forked:
+    """Start `evaljournal` with its arguments, or `python`, in a process that starts quickly.
 
     For tests of what a command does to its process, or from the first import on, start a process of its own.
     """
-    process = _command_forks().start(os.path.abspath(directory), json.dumps(dict(environment)), *arguments)
-    try:
+    name, *arguments = command
+    program = ["evaljournal"] if name == "evaljournal" else []
+    return _python_forks().start(os.path.abspath(directory), json.dumps(dict(environment)), *program, *arguments)
+
+
+def run_forked(
+    command: Iterable[object], directory: Path | str = ".", environment: Mapping[str, str] = os.environ
+) -> tuple[int, str, str]:
+    """Run `evaljournal` or `python` so until it exits; return exit code, output and standard error."""
+    with start_forked(command, directory, environment) as process:
         printed = process.stdout.read()
-        code, _, err = process.end()
-    finally:
-        process.close()
-    return code, printed, err
+        return process.wait(), printed, process.stderr.read()
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
@@ -197,18 +239,29 @@ def is_alive(pid: int) -> bool:
 
 def forked_arguments() -> list[str]:
     """Fork for each request of `Forks`, and return its arguments in the new process; call it after the imports."""
+    gc.freeze()  # Otherwise each process copies all objects when it first looks for garbage.
     server = socket.socket(fileno=0)
     while True:
-        request, pipes, _, _ = socket.recv_fds(server, 65_536, 2)
+        request, pipes, _, _ = socket.recv_fds(server, 65_536, 3)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not request:
             sys.exit()
-        if not (pid := os.fork()):
+        if not os.fork():
             break
         for pipe in pipes:
             os.close(pipe)
-        server.sendall(_NUMBER.pack(pid))
-        server.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
     server.detach()
+    status = pipes.pop()
+    if pid := os.fork():
+        for pipe in pipes:
+            os.close(pipe)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(status, _NUMBER.pack(pid))
+            os.write(status, _NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        os._exit(0)
+    os.close(status)
     for pipe, number in zip([os.open(os.devnull, os.O_RDONLY), *pipes], range(3), strict=True):
         os.dup2(pipe, number)
         os.close(pipe)

@@ -47,9 +47,14 @@ def skip_or_fail(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def _missing_package(error: BaseException | None) -> str:
+def import_test_module(file: Path) -> None:
+    """Import a module of tests, before pytest does."""
+    importlib.import_module(".".join(file.relative_to(Path(__file__).parents[1]).with_suffix("").parts))
+
+
+def _missing_package(error: ModuleNotFoundError) -> str:
     """Return how to install the optional package that an import did not find, or an empty string."""
-    package = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    package = str(error.name).partition(".")[0]
     is_optional = package in OPTIONAL_PACKAGES
     return f"{package} is not installed; install it with `pip install -e '.[compat]'`" if is_optional else ""
 
@@ -59,11 +64,11 @@ class OptionalModule(pytest.Module):
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         try:
-            return super().collect()
-        except self.CollectError as exc:
-            if not (reason := _missing_package(exc.__cause__)):
-                raise
-            return [_MissingPackage.from_parent(self, name=reason, nodeid=self.nodeid)]
+            import_test_module(self.path)  # An import by pytest formats the traceback of each error, which takes longer.
+        except ModuleNotFoundError as exc:
+            if reason := _missing_package(exc):
+                return [_MissingPackage.from_parent(self, name=reason, nodeid=self.nodeid)]
+        return super().collect()
 
 
 class _MissingPackage(pytest.Item):

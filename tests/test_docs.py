@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch_servers import batch_server_process
-from tests.processes import ROOT, Process, run_command, run_forked
+from tests.processes import ROOT, Process, run_forked
 from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
 
@@ -80,7 +80,7 @@ class Reader:
             (self._directory / name).parent.mkdir(parents=True, exist_ok=True)
             (self._directory / name).write_text(self._with_urls(block))
         elif language == "python":
-            self._run([sys.executable, "-c", self._with_urls(block)], 0)
+            self._run(["python", "-c", self._with_urls(block)], 0)
         elif language == "sh":
             for command, code in commands(block):
                 self._command([self._with_urls(word) for word in command], code)
@@ -103,17 +103,12 @@ class Reader:
             self._urls["http://localhost:8000"] = process.stdout.readline().strip()
         else:
             assert command[0] in {"evaljournal", "python"}, f"cannot run {command[0]!r}; mark the block `no-run`"
-            self._printed = self._run_forked(command, code) if command[0] == "evaljournal" else self._run(command, code)
-
-    def _run_forked(self, command: list[str], code: int) -> str:
-        exit_code, printed, err = run_forked(command[1:], self._directory, self._environment)
-        assert code == exit_code, f"{shlex.join(command)}\n{printed}{err}"
-        return printed
+            self._printed = self._run(command, code)
 
     def _run(self, command: list[str], code: int) -> str:
-        process = run_command(*command, cwd=self._directory, env=self._environment)
-        assert code == process.returncode, f"{shlex.join(command)}\n{process.stdout}{process.stderr}"
-        return process.stdout
+        exit_code, printed, err = run_forked(command, self._directory, self._environment)
+        assert code == exit_code, f"{shlex.join(command)}\n{printed}{err}"
+        return printed
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ import pytest
 
 from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
-from tests.processes import ROOT, run_command
+from tests.processes import ROOT, run_forked
 from tests.programs import find_program, import_optional
 from tests.server import Server
 
@@ -29,7 +28,8 @@ def run_example(name: str, directory: Path, **environment: str) -> Path:
 def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
     """Run `evaljournal run` in a directory; return the path of its run."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    run_command(sys.executable, "-m", "evaljournal", "run", *arguments, cwd=directory, env=variables, check=True)
+    code, printed, err = run_forked(["evaljournal", "run", *arguments], directory, variables)
+    assert 0 == code, printed + err
     [path] = directory.glob("runs/*/0001")
     return path
 

@@ -11,20 +11,20 @@ from evaljournal import Case, evaluation, run, step
 from evaljournal.journal import verify
 from evaljournal.replay.review.labels import read_review
 from tests.browser.conftest import OpenTab, Tab
-from tests.processes import Process
+from tests.processes import Forked
 from tests.runner_cli.commands import evaljournal, process
 
 MARKUP = "<img src=x onerror=alert(1)>"
 
-StartReview = Callable[..., tuple[Process, str]]
+StartReview = Callable[..., tuple[Forked, str]]
 
 
 @pytest.fixture
 def start_review() -> Iterator[StartReview]:
     """Return a function that starts `evaljournal review`, and returns the process and the address."""
-    processes: list[Process] = []
+    processes: list[Forked] = []
 
-    def start(*arguments: object) -> tuple[Process, str]:
+    def start(*arguments: object) -> tuple[Forked, str]:
         server = process("review", *arguments)
         processes.append(server)
         assert server.stdout is not None

@@ -112,7 +112,7 @@ def killed_at(rng: random.Random, process: Forked, server: BatchServerProcess, n
 
     def is_due() -> bool:
         is_prepared = moment == "prepared" and prepared_batches() >= prepared
-        return is_prepared or len(server.ledger(name, moment)) >= count or not process.is_running
+        return is_prepared or len(server.ledger(name, moment)) >= count or process.poll() is not None
 
     deadline = time.monotonic() + 1.5  # Some moments do not occur: a process waits for a reply, or needs no list.
     wait_until(lambda: is_due() or time.monotonic() > deadline)

@@ -225,8 +225,10 @@ def test_signals_at_any_moment(run: Run) -> None:
             run.signal(number)
         code, err = run.end()
 
-        # Stopped, finished already, or killed by either signal before it was handled.
-        assert code in {3, 0, -signal.SIGTERM, -signal.SIGINT}, err
+        # Stopped, finished already, or killed by either signal before it was handled. Python's exit code after an interrupt is
+        # its own: 1 if a second one came while it printed the traceback of the first.
+        is_interrupted = err.rstrip().endswith("KeyboardInterrupt")
+        assert code in {3, 0, -signal.SIGTERM, -signal.SIGINT} or is_interrupted, err
         stops += 1
     run.finish()
 

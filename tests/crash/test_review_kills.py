@@ -3,8 +3,6 @@
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,8 +12,8 @@ import pytest
 from evaljournal.replay.review.labels import read_review
 from evaljournal.runner.runs.verification import verify
 from tests.journal.samples import complete_run, fake_clock, write_sync
-from tests.processes import Process, wait_until
-from tests.runner_cli.commands import COMMAND, evaljournal
+from tests.processes import start_forked, wait_until
+from tests.runner_cli.commands import evaljournal, process
 
 pytestmark = pytest.mark.slow
 
@@ -49,13 +47,12 @@ def test_no_acknowledged_label_is_lost(reviewed_run: Path, seed: int) -> None:
     rng, ledger = random.Random(seed), set[tuple[str, str]]()
     for reviewer in ("ada", "grace", "joan"):
         names = [reviewer, f"{reviewer} 2"]
-        processes = [Process([sys.executable, "-c", PROGRAM, name]) for name in names]
+        processes = [start_forked(["python", "-c", PROGRAM, name]) for name in names]
         assert wait_until(lambda: all(Path(f"{name}.ledger").exists() for name in names))  # noqa: B023  # called at once
         time.sleep(rng.uniform(0, 0.3))  # Real time: these are real processes.
         for killed, name in zip(processes, names, strict=True):
             killed.send_signal(signal.SIGKILL)
-            killed.communicate()
-            assert -signal.SIGKILL == killed.returncode
+            assert -signal.SIGKILL == killed.end()[0]
             ledger |= {(name, f"case-{number}") for number in Path(f"{name}.ledger").read_text().split()}
         recorded = {(label.reviewer, label.trial) for label in read_review(reviewed_run).labels}
 
@@ -72,10 +69,10 @@ def test_an_interrupted_import_is_repeated(reviewed_run: Path, seed: int) -> Non
     rows = ({"trial": f"case-{number}", "name": "exact", "value": "no", "reviewer": "ada"} for number in range(1, TRIALS + 1))
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     for _ in range(4):
-        killed = Process([*COMMAND, "annotate", "run", "--import", "labels.jsonl"], stdout=subprocess.PIPE)
-        time.sleep(rng.uniform(0.2, 1.2))
+        killed = process("annotate", "run", "--import", "labels.jsonl")
+        time.sleep(rng.uniform(0, 0.6))
         killed.send_signal(signal.SIGKILL)
-        printed, _ = killed.communicate()
+        _, printed, _ = killed.end()
         if printed:  # It was acknowledged.
             assert TRIALS == len(read_review(reviewed_run).labels)
     assert 0 == evaljournal("annotate", reviewed_run, "--import", path).exit_code

@@ -1,8 +1,6 @@
 """Runs from a script, next to an event loop and in a thread: signals stop them gracefully, then take their usual effect."""
 
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -15,7 +13,7 @@ from evaljournal import Case, UsageError, evaluation, run
 from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from evaljournal.runner.testing import events_of
-from tests.processes import TIMEOUT, Process, run_command, small_environment
+from tests.processes import TIMEOUT, run_forked, start_forked
 
 pytestmark = pytest.mark.slow
 
@@ -75,13 +73,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # parametrized
     If an attempt does not respond to cancellation, the process exits; next to an event loop, its thread is abandoned.
     """
     (tmp_path / "task.py").write_text(SCRIPT)
-    with Process(
-        [sys.executable, "task.py", place, response],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=small_environment(PYTHONIOENCODING="utf-8"),
-    ) as process:
-        assert process.stdout is not None
+    with start_forked(["python", "task.py", place, response]) as process:
         assert ["called\n", "called\n"] == [process.stdout.readline(), process.stdout.readline()]
         process.send_signal(number)
         printed, err = process.communicate()
@@ -123,10 +115,10 @@ SIGNAL_IN_TASK = textwrap.dedent(
 def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: str, source: str) -> None:
     """Where the caller handles signals, Ctrl-C inside a task ends the run, and is not recorded as a failure of the task."""
     (tmp_path / "task.py").write_text(SIGNAL_IN_TASK)
-    process = run_command(sys.executable, "task.py", place, source, env=small_environment())
+    code, _, err = run_forked(["python", "task.py", place, source])
 
-    assert "KeyboardInterrupt" in process.stderr
-    assert process.returncode in {1, -signal.SIGINT}  # It may be in a group of trio's.
+    assert "KeyboardInterrupt" in err
+    assert code in {1, -signal.SIGINT}  # It may be in a group of trio's.
     events = events_of(tmp_path / "run")
     assert (1, 0) == tuple(sum(isinstance(event, kind) for event in events) for kind in (AttemptStarted, AttemptFailed))
     assert verify(tmp_path / "run").ok

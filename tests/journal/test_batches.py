@@ -151,11 +151,11 @@ def test_batches_without_a_result_are_counted(state: str, expected: int) -> None
 
 async def test_a_large_batch_fits_into_a_record(tmp_path: Path) -> None:
     """The trials of a large batch are in the record itself, so readers that load no blobs see them."""
-    names = [f"{number:06}" for number in range(MAX_BATCH_TRIALS // 9 - 1)]
+    names = [f"{number:096}" for number in range(MAX_BATCH_TRIALS // 99 - 1)]
     head: list[Event] = [started(), session(), *map(enqueued, names), prepared(*names)]
     await write(tmp_path / "run", [*head, RunStopped(reason="batches")], confirm=False)
     records = read(tmp_path / "run", load_blobs=False)
     (batch,) = (record.event for record in records if isinstance(record.event, BatchPrepared))
 
-    assert (111_110, names) == (len(names), batch.trials)
+    assert (10_100, names) == (len(names), batch.trials)
     assert not (tmp_path / "run" / "blobs").exists()

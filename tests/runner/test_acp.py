@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import pytest
 import trio
-from acp import schema
 
 from evaljournal import Outcome, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, StepCompleted, StepReused
@@ -81,6 +80,8 @@ def test_permissions(path: Path, allow: Any, allowed: list[str]) -> None:
 
 def test_turns_are_prompts_of_one_session(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn is a prompt; our messages are valid by the schema of the protocol."""
+    from acp import schema  # Its models take longer to import than all tests here.
+
     monkeypatch.setenv("ACP_LOG", str(tmp_path / "log"))
     evaluate(path, case={"id": "it", "input": "", "turns": ["say one", "permit read\nsay two"]}, turns="turns")
     messages = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import time
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from evaljournal.journal.events import (
     StepCompleted,
 )
 from evaljournal.runner.scorers.llm_judge import Judge
-from tests.processes import Process
+from tests.processes import start_forked
 from tests.runner.test_limited_calls import AGENT, RETRY, limited, unlimited
 from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, run_real
@@ -118,7 +117,7 @@ def test_a_request_of_a_judge_that_never_fits(path: Path) -> None:
 def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
     """After `kill -9` and a resume, the calls of both sessions together follow the limit; completed steps are not repeated."""
     (tmp_path / "it.py").write_text(AGENT)
-    arguments = [sys.executable, "-m", "evaljournal", "run", "it.py:awaited", "--rpm", "600", "-o", "run"]
+    arguments = ["evaljournal", "run", "it.py:awaited", "--rpm", "600", "-o", "run"]
     times: list[float] = []
 
     class Recording(OpenAI):
@@ -127,13 +126,13 @@ def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
             return super().start(t, request)
 
     with serving(lambda: Recording(limits=(), median=0.05)) as served:
-        options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "SERVER": served.root, "MAX_TOKENS": "10"}}
-        with Process(arguments, **options) as process:
+        environment = {**os.environ, "SERVER": served.root, "MAX_TOKENS": "10"}
+        with start_forked(arguments, tmp_path, environment) as process:
             while len(times) < 15:
                 assert process.poll() is None
                 time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
-        with Process(arguments, **options) as process:
+        with start_forked(arguments, tmp_path, environment) as process:
             assert 0 == process.wait()
     assert 40 <= len(times) <= 40 + 8
     for index, first in enumerate(times):

@@ -5,7 +5,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Generator
@@ -21,7 +20,7 @@ from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import TrialScored
 from evaljournal.runner.cli import cli
 from tests.journal.samples import segment
-from tests.processes import TIMEOUT, Process, run_forked, wait_until
+from tests.processes import TIMEOUT, Forked, run_forked, start_forked, wait_until
 from tests.runs import events
 
 SCRIPT = shutil.which("evaljournal")
@@ -95,15 +94,14 @@ def printed(*arguments: object) -> Any:
     return orjson.loads(evaljournal(*arguments, "--json").stdout)
 
 
-def process(*arguments: object, hold: bool = False) -> Process:
+def process(*arguments: object, hold: bool = False) -> Forked:
     """Start a command as a process; `hold` pauses the slow evaluation in the middle."""
-    environment = {**os.environ, "HOLD": "1"} if hold else os.environ
-    return Process([*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    return start_forked(["evaljournal", *arguments], environment={**os.environ, "HOLD": "1"} if hold else os.environ)
 
 
 def run_process(*arguments: object) -> tuple[int, str, str]:
     """Run a command as a process until it exits."""
-    return run_forked(arguments)
+    return run_forked(["evaljournal", *arguments])
 
 
 @contextmanager

@@ -13,14 +13,14 @@ from tests.processes import run_command
 from tests.replay.reviewed_run import annotation, sampled, write_review, write_reviewed_run, write_run
 from tests.runner_cli.commands import evaljournal, printed, rejected
 
-CORRECTED = "judge 70.2 %, corrected 63.5 % (95 % CI 53.4–72.6 %, 66 of 1,066 reviewed, uniform sample 1)"
+CORRECTED = "judge 70.7 %, corrected 63.8 % (95 % CI 53.2–73.3 %, 66 of 266 reviewed, uniform sample 1)"
 
 
 @pytest.fixture(scope="module")
 def written_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 1,066 outputs with a judge, of which a uniform sample of 66 has labels."""
+    """A run of 266 outputs with a judge, of which a uniform sample of 66 has labels."""
     path = tmp_path_factory.mktemp("written") / "run"
-    write_reviewed_run(path, (40, 3, 8, 15), (700, 300))
+    write_reviewed_run(path, (40, 3, 8, 15), (140, 60))
     return path
 
 
@@ -77,12 +77,12 @@ def test_a_damaged_review(run: Path) -> None:
 def test_status(run: Path) -> None:
     """`status` shows the corrected score below the judge's, and has it as JSON."""
     corrected = printed("status", run)["corrected"]["judge"]
-    counts = {"drawn": 66, "labeled": 66, "counted": 66, "population": 2_000, "outputs": 1_066}
+    counts = {"drawn": 66, "labeled": 66, "counted": 66, "population": 2_000, "outputs": 266}
 
     assert f"\n  {CORRECTED}\n" in evaljournal("status", run).stdout
-    assert ("ppi", 66, 1_066, 66, 0) == tuple(corrected[name] for name in ("method", "labels", "trials", "cases", "unsampled"))
+    assert ("ppi", 66, 266, 66, 0) == tuple(corrected[name] for name in ("method", "labels", "trials", "cases", "unsampled"))
     assert [{"id": 1, "method": "uniform", "missing": "", **counts}] == corrected["samples"]
-    assert pytest.approx(748 / 1_066) == corrected["judge"]
+    assert pytest.approx(188 / 266) == corrected["judge"]
 
 
 def test_status_without_a_review(tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ def test_status_of_a_variant(tmp_path: Path) -> None:
     [
         ("corrected:judge>=0.5@lower", 0, "passed"),
         ("corrected:judge>=60%", 0, "passed"),
-        ("corrected:judge>=0.65", 1, "the corrected judge is 0.6354"),
+        ("corrected:judge>=0.65", 1, "the corrected judge is 0.6385"),
         (
             "corrected:judge>=0.6@lower",
             5,
-            "the 95 % interval of the corrected judge is 0.5344 to 0.7257; more labels would decide",
+            "the 95 % interval of the corrected judge is 0.5318 to 0.733; more labels would decide",
         ),
-        ("corrected:judge>=0.8@lower", 1, "the 95 % interval of the corrected judge is 0.5344 to 0.7257"),
+        ("corrected:judge>=0.8@lower", 1, "the 95 % interval of the corrected judge is 0.5318 to 0.733"),
         ("agreement:judge>=0.5@lower", 0, "passed"),
         pytest.param("agreement:judge>=0.7", 0, "passed", marks=pytest.mark.exhaustive),
         ("agreement:judge>=0.7@lower", 5, "the 95 % interval of the agreement of judge is 0."),
@@ -129,7 +129,7 @@ def test_status_of_a_variant(tmp_path: Path) -> None:
             *("agreement:judge>=0.95@lower", 1, "the 95 % interval of the agreement of judge is 0."),
             marks=pytest.mark.exhaustive,
         ),
-        ("judge>=0.9", 1, "the mean of judge is 0.7017"),
+        ("judge>=0.9", 1, "the mean of judge is 0.7068"),
     ],
 )
 def test_gates(run: Path, gate: str, code: int, text: str) -> None:
@@ -219,7 +219,7 @@ def test_wrong_gates(run: Path, arguments: tuple[str, ...], text: str) -> None:
 
 def test_compare(tmp_path: Path, run: Path) -> None:
     """Two runs have both corrected scores and the corrected difference; a table has those of each row."""
-    write_reviewed_run(tmp_path / "other", (30, 3, 8, 25), (700, 300))
+    write_reviewed_run(tmp_path / "other", (30, 3, 8, 25), (140, 60))
     text = evaljournal("compare", run, tmp_path / "other").stdout
     corrected = printed("compare", run, tmp_path / "other")["corrected"]
     difference = corrected["differences"]["judge"]
@@ -236,7 +236,7 @@ def test_compare(tmp_path: Path, run: Path) -> None:
 def test_compare_without_a_review(tmp_path: Path, run: Path) -> None:
     """If only one run has a review, there is no corrected difference; if none has, `corrected` is null."""
     for name in ("other", "another"):
-        write_run(tmp_path / name, [True] * 1_066)
+        write_run(tmp_path / name, [True] * 266)
 
     assert {} == printed("compare", run, tmp_path / "other")["corrected"]["differences"]
     assert printed("compare", tmp_path / "another", tmp_path / "other")["corrected"] is None

@@ -26,7 +26,7 @@ BROKEN = {
 
 
 def evaljournal(line: str, environment: dict[str, str]) -> tuple[int, str, str]:
-    return run_forked(shlex.split(line), environment=environment)
+    return run_forked(["evaljournal", *shlex.split(line)], environment=environment)
 
 
 def test_the_documented_package(tmp_path: Path) -> None:

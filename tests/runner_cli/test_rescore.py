@@ -2,10 +2,8 @@
 
 import errno
 import itertools
-import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import orjson
@@ -18,8 +16,8 @@ from evaljournal.journal.events import AttemptStarted, Noted, RunFinished, RunSt
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.retries.rules import retry_rules
-from tests.processes import Process, wait_until
-from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, printed, rejected, scores
+from tests.processes import wait_until
+from tests.runner_cli.commands import COMMANDED, evaljournal, printed, process, rejected, scores
 from tests.runs import events
 from tests.server import Server
 
@@ -195,13 +193,12 @@ def test_an_interrupted_rescore(server: Server, name: str) -> None:
     """Ctrl-C exits with 3 and keeps the scores; the run stays finished."""
     evaljournal(*COMMANDED)
     slow = ["rescore", "--judge", "m", "--judge-url", server.url(name, "reply:verdict: correct,hang", "v1"), "--slots", "1"]
-    process = Process([*COMMAND, *slow], stderr=subprocess.PIPE)
-    with process:
+    with process(*slow) as stopped:
         assert wait_until(lambda: len(server.requests(name)) >= 2)
-        os.kill(process.pid, signal.SIGINT)
-        _, message = process.communicate()
+        stopped.send_signal(signal.SIGINT)
+        _, message = stopped.communicate()
 
-    assert 3 == process.returncode, message
+    assert 3 == stopped.returncode, message
     assert 1 == len(scores("runs/qa/0001", "judge"))
     assert 2 == len(events("runs/qa/0001", SessionStarted))
     assert "interrupted" == events("runs/qa/0001", RunStopped)[-1].reason

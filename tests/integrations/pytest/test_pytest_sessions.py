@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import pytest
 from evaljournal import load
 from evaljournal.journal import verify
 from tests.integrations.pytest.test_pytest_plugin import AUTOLOAD, PLUGINS
-from tests.processes import Process, wait_until
+from tests.processes import Forked, start_forked, wait_until
 from tests.server import Server
 
 pytestmark = pytest.mark.slow
@@ -45,11 +43,11 @@ PATHS = ["runs/letters/0001", "runs/numbers/0001"]
 INPUTS = Counter([*(f"t{number}" for number in range(10)), "x", "y"])
 
 
-def session(directory: Path, project: str, *options: str) -> Process:
+def session(directory: Path, project: str, *options: str) -> Forked:
     """Start a session of pytest."""
     (directory / "test_calls.py").write_text(project)
-    command = [sys.executable, "-m", "pytest", *PLUGINS, "-q", "--evals", *options]
-    return Process(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, AUTOLOAD: "1"})
+    command = ["python", "-m", "pytest", *PLUGINS, "-q", "--evals", *options]
+    return start_forked(command, directory, {**os.environ, AUTOLOAD: "1"})
 
 
 def calls(server: Server, name: str) -> list[str]:
@@ -77,7 +75,7 @@ def test_the_next_session_resumes(  # noqa: PLR0917  # parametrized
         assert wait_until(lambda: len(calls(server, name)) == 7)
         assert wait_until(lambda: load(tmp_path / PATHS[1]).state.completed == 5)
         stopped.send_signal(number)
-        output, _ = stopped.communicate()
+        output = "".join(stopped.communicate())
     in_flight = calls(server, name)[5:]
     with session(tmp_path, project) as resumed:
         resumed_output, _ = resumed.communicate()
