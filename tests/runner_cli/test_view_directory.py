@@ -119,8 +119,10 @@ def test_rows_follow_the_directory() -> None:
             nursery.start_soon(directory.follow)
             await events.wait(lambda rows: rows.keys() == {str(old)})
             first = [started(), session(), *answered("case-0", {"exact": True})]
-            await trio.to_thread.run_sync(write_sync, live, first)
-            lock = Lock(live, DISK)
+            new = Path("new")
+            await trio.to_thread.run_sync(write_sync, new, first)
+            lock = Lock(new, DISK)
+            shutil.move(new, live)  # It is running when it is first seen: a lock alone would be no change.
             event = await events.wait(lambda rows: str(live) in rows and rows[str(live)]["status"] == "running")
             assert [str(live)] == [row["path"] for row in event["rows"]]
             lock.release()
