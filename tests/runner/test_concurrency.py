@@ -508,6 +508,23 @@ def test_inputs_that_time_out_are_no_overload() -> None:
     assert [] == drive.pauses
 
 
+def test_single_timeouts_do_not_add_up() -> None:
+    """Timeouts that no later answer explains, with others between them that one does, do not lower the limit."""
+    drive = Drive(8)
+    for _ in range(4):
+        names = drive.fill()
+        drive.t += 1.0
+        for name in names[1:-1]:
+            drive.succeed(name)
+        drive.t += 9.0
+        for name in (names[0], names[-1]):
+            del drive.in_flight[name]
+            drive.observe(ended(name, "timed_out"))
+
+    assert 8 == drive.policy.limit
+    assert [] == drive.pauses
+
+
 def test_slow_answers_do_not_explain_timeouts() -> None:
     """If calls that were sent later are answered after half of the timeout, the load is the reason for timeouts."""
     drive = Drive(32)

@@ -307,14 +307,15 @@ class Adaptive:
         self._suspend(evidence)
 
     def _process_timeout(self, start: Start) -> None:
-        """Lower the limit after several timeouts, unless calls that were sent later were answered in much less time."""
+        """Lower the limit after several timeouts in a row, unless calls sent later were answered in much less time."""
         breaker, in_flight = self._breaker, self._in_flight
         seconds = self._now - start.t
         is_slow = self._latency.median > seconds / FEW  # Then answers to others do not show that the load is right.
         failures = breaker.count(start, self._now, 0 if is_slow else breaker.newest_answered)
         is_counted = start.order in breaker.failures
         self._weigh_latency(start, seconds if is_counted else None)
-        in_flight.timeouts += is_counted and start.order > in_flight.last_lowered
+        if start.order > in_flight.last_lowered:
+            in_flight.timeouts = in_flight.timeouts + 1 if is_counted else 0
         if breaker.outage or self.limit == 1 or breaker.newest_answered <= in_flight.last_lowered:
             self._process_unavailable(start, failures)  # At a lower load, calls time out too: the endpoint is unavailable.
         elif in_flight.timeouts >= breaker.in_a_row(FEW):

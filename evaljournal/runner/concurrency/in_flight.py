@@ -64,7 +64,7 @@ class InFlight:
     threshold: int | None = None
     """The limit above which it grows only by one per round trip, because there was an overload; until all slots are used."""
     timeouts: int = 0
-    """Starts after `last_lowered` that timed out, and no input was the cause."""
+    """Timeouts of starts after `last_lowered`, since one that a later answer explains: then its input is the cause."""
     growth: float = 0.0
     """Slots that the limit will grow by, once they are an eighth of it: each change is recorded."""
 
