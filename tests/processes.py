@@ -125,9 +125,12 @@ class Forked:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end of the process; return the rest of its output and of its standard error."""
+        """Wait for the end of the process; return the rest of its output and of its standard error, and close them."""
         self.wait(TIMEOUT if timeout is None else timeout)
-        return self.stdout.read(), self.stderr.read()
+        try:
+            return self.stdout.read(), self.stderr.read()
+        finally:
+            self._close_pipes()
 
     def end(self, timeout: float = TIMEOUT) -> tuple[int, str, str]:
         """Wait for the end of the process; return its exit code, the rest of its output and its standard error."""
@@ -156,8 +159,14 @@ class Forked:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self.returncode is None:
             self.kill()
-        with self.stdout, self.stderr, self._status:
+        try:
             self.wait()
+        finally:
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.stdout, self.stderr, self._status):
+            pipe.close()
 
 
 _PYTHON: Final = """
