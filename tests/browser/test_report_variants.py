@@ -12,7 +12,7 @@ from evaljournal.journal import Event, read
 from evaljournal.journal.events import AttemptSucceeded, Noted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
-from evaljournal.replay.state.usage import ANSWER
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.runner.runs.page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report

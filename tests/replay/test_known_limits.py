@@ -36,8 +36,9 @@ from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.runs.waits import Wait, WaitLog
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.slot_use import SlotUse
-from evaljournal.replay.state.usage import ANSWER, JUDGE_USAGE
+from evaljournal.replay.state.usage import JUDGE_USAGE
 from tests.journal.samples import session, started
 
 Timed = tuple[float, Event]

@@ -24,8 +24,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay import load
 from evaljournal.replay.render.ending import final_report, next_step
 from evaljournal.replay.results.summary import summarize, unscored_counts
+from evaljournal.replay.state.answers import ADVICE, ANSWER, Answers
 from evaljournal.replay.state.trial import outcome_of
-from evaljournal.replay.state.usage import ADVICE, ANSWER, Answers
 from evaljournal.runner.runs.fork import fork
 from evaljournal.runner.testing import inline
 from tests.runner.test_provider_errors import CASES as PROVIDER_ERRORS

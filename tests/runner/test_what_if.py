@@ -12,7 +12,8 @@ from evaljournal import Case, Fatal, RateLimited, Retry, note
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Event, Noted, ScorerCallStarted, StepCompleted
 from evaljournal.replay import RunState
-from evaljournal.replay.state.usage import ANSWER, JUDGE_USAGE, add, noted_usage
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_USAGE, add, noted_usage
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.calls.usage import priced_usage

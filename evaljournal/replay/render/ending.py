@@ -16,11 +16,11 @@ from evaljournal.replay.render.failing import DEFAULT_WIDTH, failing_lines
 from evaljournal.replay.results.budget_text import budget_lines
 from evaljournal.replay.results.summary import Summary, crashes, forked_sessions, summarize
 from evaljournal.replay.runs.idle import busy_slots_text
+from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import NOT_FOUND
 from evaljournal.replay.state.steps import keeps_steps
 from evaljournal.replay.state.trial import NO_SLOT
-from evaljournal.replay.state.usage import ADVICE
 from evaljournal.replay.state.workers import ended_workers, worker_lines
 from evaljournal.replay.text import duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 

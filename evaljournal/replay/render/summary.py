@@ -26,12 +26,12 @@ from evaljournal.replay.results.summary import (
     models_of,
     score_of,
 )
+from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.totals import Totals
-from evaljournal.replay.state.usage import ADVICE
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import as_words, columns, digits, duration, money, number, one_line, plural, printable
 

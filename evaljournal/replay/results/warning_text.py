@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from evaljournal.replay.state.answers import ADVICE, MAX_TOKENS
 from evaljournal.replay.state.definition import has_one_model, lacks_max_tokens, load_definition, variant_parameters
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.state.usage import ADVICE, MAX_TOKENS
 from evaljournal.replay.text import plural, printable
 
 _MAX_NAMED: Final = 3

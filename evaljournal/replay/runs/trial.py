@@ -11,9 +11,10 @@ from evaljournal.replay.provider.reports import text_field
 from evaljournal.replay.runs.timeline import Span, Times, times_of
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.runs.waits import Wait
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import DONE_STAGES
-from evaljournal.replay.state.usage import ANSWER, add, noted_usage
+from evaljournal.replay.state.usage import add, noted_usage
 from evaljournal.replay.text import as_words, reason_text
 
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)

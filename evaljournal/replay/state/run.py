@@ -17,6 +17,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.attempt_warnings import BLOCKING_CALLS, SHORT_PROMPT, TEARDOWN_FAILED
 from evaljournal.replay.state.batches import Batches
 from evaljournal.replay.state.budget import Budget, BudgetEvents
@@ -31,7 +32,6 @@ from evaljournal.replay.state.slot_use import SlotUses
 from evaljournal.replay.state.steps import RunSteps, records_model_calls
 from evaljournal.replay.state.totals import REPLAYED, Totals, UsageParts, Variants
 from evaljournal.replay.state.trials import RunTrials
-from evaljournal.replay.state.usage import ANSWER
 from evaljournal.replay.state.versions import TaskVersions
 from evaljournal.replay.state.workers import WORKER_ENDED, RunWorkers
 from evaljournal.replay.state.workspaces import WorkspaceChanges

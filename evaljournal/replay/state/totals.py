@@ -14,11 +14,12 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.format.lifecycle import STAGES
+from evaljournal.replay.state.answers import NotedAnswer
 from evaljournal.replay.state.definition import variant_fingerprints
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.session_errors import ERROR_CHARS
 from evaljournal.replay.state.trial import Location, RunningAttempt, TrialState
-from evaljournal.replay.state.usage import NotedAnswer, add, noted_usage, unpriced_models
+from evaljournal.replay.state.usage import add, noted_usage, unpriced_models
 from evaljournal.replay.state.versions import VersionLog
 
 REPLAYED: Final = f"{events.NOTE_PREFIX}replayed"

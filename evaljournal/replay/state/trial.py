@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import attrs
 
 from evaljournal.journal import Record
-from evaljournal.replay.state.usage import NotedAnswer
+from evaljournal.replay.state.answers import NotedAnswer
 
 Location = tuple[int, int]
 """Location of a record: the number of its segment, and the byte offset of its line."""

@@ -17,6 +17,7 @@ from collections import Counter
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.attempt_warnings import AttemptWarnings
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.policy import PolicyState
@@ -31,7 +32,7 @@ from evaljournal.replay.state.trial import (
     TrialState,
     pack_input,
 )
-from evaljournal.replay.state.usage import Answers, cost_of
+from evaljournal.replay.state.usage import cost_of
 from evaljournal.replay.state.workers import RunWorkers
 from evaljournal.replay.text import as_words
 

@@ -27,8 +27,9 @@ import trio
 
 from evaljournal.journal.events import AttemptSucceeded, LimitUnit, RateLimitSeen, Record, ScoringFailed, TrialScored
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.known_limits import MAX_SLOTS, MINUTE, CallRate
-from evaljournal.replay.state.usage import ANSWER, JUDGE_USAGE
+from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import as_words, day_limit_text, duration, rate_limit_text, window_text
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.notes import REPLY_NOTE

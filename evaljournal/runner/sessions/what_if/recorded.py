@@ -16,7 +16,8 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.replay import RunState
-from evaljournal.replay.state.usage import ANSWER, JUDGE_NOTE, is_amount, noted_usage
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_NOTE, is_amount, noted_usage
 from evaljournal.runner.calls.call_size import CallSize, max_output
 from evaljournal.runner.retries.classify import Failure
 from evaljournal.runner.sessions.what_if.repricing import model_of

@@ -16,7 +16,8 @@ import attrs
 
 from evaljournal.journal import Blob, Record, events
 from evaljournal.replay.provider.reports import Report, StreamReport
-from evaljournal.replay.state.usage import ANSWER, JUDGE_USAGE, add, is_amount, noted_usage
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_USAGE, add, is_amount, noted_usage
 from evaljournal.runner.calls.dialects import split_model
 from evaljournal.runner.calls.prices import BATCH, Price, Tokens, price_of
 from evaljournal.runner.calls.usage import one_hour_writes

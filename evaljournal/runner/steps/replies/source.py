@@ -25,10 +25,11 @@ from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory, recorded_step
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.definition import used_task, variant_parameters
 from evaljournal.replay.state.totals import REPLAYED
 from evaljournal.replay.state.trial import pack_location, unpack_location
-from evaljournal.replay.state.usage import ANSWER, JUDGE_NOTE, JUDGE_USAGE
+from evaljournal.replay.state.usage import JUDGE_NOTE, JUDGE_USAGE
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.steps.attempt_steps import Key
 from evaljournal.runner.steps.replies.recorded import (
