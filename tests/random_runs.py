@@ -132,7 +132,7 @@ def _evaluation(seed: int, chance: random.Random) -> AnyEvaluation:
     )
     options: dict[str, Any] = {
         "slots": chance.choice([1, 2, 5, 20]),
-        "policy": chance.choice(["fixed", "fixed", "aimd", "adaptive"]),
+        "policy": chance.choice(["fixed", "adaptive"]),
         "timeout": chance.choice([None, 5.0, 30.0]) if task.ills == 0 else 5.0,
         "retry": Retry(errors=chance.choice([0, 1, 4]), timeouts=chance.choice([0, 2]), rate_limits=chance.choice([0, 600])),
         "repeats": chance.choice([1, 1, 1, 3]),

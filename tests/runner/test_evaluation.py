@@ -56,7 +56,7 @@ async def test_an_evaluation_is_still_its_function() -> None:
 def test_settings_are_kept() -> None:
     """Settings of the decorator are kept, with numbers as floats."""
     expected = Settings(slots=8, timeout=30.0, deadline=60.0, repeats=2, retry=Retry(errors=1))
-    options: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
+    options: dict[str, Any] = {"policy": "fixed", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
     options |= {"limit_key": "model", "fail_under": ("exact=0.9",), "timeout": None}
 
     assert expected == capitals.settings

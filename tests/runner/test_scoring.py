@@ -267,7 +267,7 @@ async def test_an_unauthorized_scorer_stops_the_run(disk: SimulatedDisk) -> None
     assert () == audited(disk).findings
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
+@pytest.mark.parametrize("policy", ["adaptive", "fixed"])
 async def test_a_policy_of_attempts_and_calls(policy: str, disk: SimulatedDisk) -> None:
     """Attempts and calls of a judge at the same endpoint stay within the limits, pauses and paces of one policy."""
 

@@ -104,7 +104,7 @@ def random_evaluation(seed: int) -> AnyEvaluation:
     ]
     options: dict[str, Any] = {
         "slots": chance.choice([1, 3, 10]),
-        "policy": chance.choice(["fixed", "adaptive", "aimd"]),
+        "policy": chance.choice(["fixed", "adaptive"]),
         "retry": Retry(errors=chance.choice([0, 4]), rate_limits=chance.choice([0, 600])),
         "repeats": chance.choice([1, 1, 2]),
         "limit_key": chance.choice([None, None, "group"]),

@@ -163,7 +163,7 @@ evaluation(cases=CASES, workers=ProcessWorkers(2, concurrency=4))
 evaluation(cases=CASES, workers=RayWorkers(workers=4, num_gpus=0.5, resources={"fpga": 1}, environment=("OPENAI_API_KEY",)))
 evaluation(cases=CASES, workers="processes:8")
 evaluation(cases=CASES, workers=8)  # type: ignore[arg-type]
-evaluation(cases=CASES, policy="aimd", limit_key="model", grace=1, max_failures=0.1, fail_under="exact=0.9", durability="os")
+evaluation(cases=CASES, policy="fixed", limit_key="model", grace=1, max_failures=0.1, fail_under="exact=0.9", durability="os")
 evaluation(cases=CASES, durability="ram")  # type: ignore[arg-type]
 evaluation(cases=CASES, slots="8")  # type: ignore[arg-type]
 evaluation(cases=CASES, loop="curio")  # type: ignore[arg-type]

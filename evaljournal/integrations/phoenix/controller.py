@@ -1,11 +1,11 @@
-"""Phoenix's concurrency controller: the policy `runner.concurrency.aimd.Aimd` with a clock."""
+"""Phoenix's concurrency controller: the policy `integrations.phoenix.aimd.Aimd` with a clock."""
 
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from evaljournal.integrations.phoenix.aimd import Aimd
 from evaljournal.journal.events import AttemptEnd, AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut
-from evaljournal.runner.concurrency.aimd import Aimd
 
 _CALL: Final[dict[str, Any]] = {"trial": "call", "attempt": 1}
 """The only attempt: the policy matches the end of an attempt to its start, and one is always in flight here."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 import attrs
 import trio
 
+from evaljournal.integrations.phoenix.aimd import Aimd
 from evaljournal.integrations.phoenix.caller_thread import InputTask, await_value
 from evaljournal.integrations.phoenix.inputs import Inputs, variable_digests
 from evaljournal.integrations.phoenix.results import ExecutionDetails, ResultCollector
@@ -32,7 +33,6 @@ from evaljournal.replay.state.definition import load_definition
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.function import LOOPS, FunctionTask, Loop
 from evaljournal.runner.calls.hand_over import FunctionThreads
-from evaljournal.runner.concurrency.aimd import Aimd
 from evaljournal.runner.data.fingerprint import definition_of, digest, fingerprint_function, unwrap_partial
 from evaljournal.runner.data.from_json import from_json, return_annotation
 from evaljournal.runner.definition.evaluation import Evaluation

@@ -190,7 +190,7 @@ class AsyncExecutor(_Executor):
             "increase_step": dynamic_increase_step,
             "decrease_ratio": dynamic_decrease_ratio,
         }
-        self._policy = "fixed" if not enable_dynamic_concurrency else "aimd" if is_aimd else "adaptive"
+        self._policy = "adaptive" if enable_dynamic_concurrency else "fixed"
         self._aimd = aimd if is_aimd else None
         common_arguments = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value, termination_signal
         super().__init__(generation_fn, *common_arguments, journal=journal, output_type=output_type, options=options)

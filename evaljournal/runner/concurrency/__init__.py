@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.aimd import Aimd
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.concurrency.policy import Policy
 
-POLICIES: Final[dict[str, Callable[..., Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
+POLICIES: Final[dict[str, Callable[..., Policy]]] = {"adaptive": Adaptive, "fixed": Fixed}
 """Name → class of the policy; called with the number of slots and, if it is known, of `trials`."""

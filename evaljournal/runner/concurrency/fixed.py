@@ -34,16 +34,11 @@ class Fixed:
         else:
             self._in_flight.discard(call_of(event))
             result = result_of(event)
-            changes += self._adjust(result.outcome, t)
             if result.retry_after is not None:
                 cause = "429" if result.outcome == "rate_limited" else result.outcome.replace("_", " ")
                 evidence = f"{cause} at {len(self._in_flight) + 1} in flight"
                 changes += self._pause.begin_retry_after(t, result.retry_after, evidence)
         return changes
-
-    def _adjust(self, outcome: str, t: float) -> list[PolicyEvent]:  # noqa: ARG002  # `Aimd` uses them
-        """Change the limit after a call with this outcome; return the changes."""
-        return []
 
     def elapse(self, t: float) -> list[PolicyEvent]:
         """End a pause whose time is over."""

@@ -205,7 +205,7 @@ class Settings(Selection):
     workers help tasks that compute, or that may crash."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
     """The concurrency policy. `adaptive` finds the limit of the endpoint; `fixed` always uses `slots`, for a service that you
-    control; `aimd` raises the limit slowly and halves it after failures, as Phoenix's executors do."""
+    control."""
     limits: Mapping[str, Any] | None = field(default=None, converter=parse_limits)
     """Rate limits that you know: `{"rpm": 500, "tpm": "200k"}`, for every model; `{"gpt-5.6-luna": {"rpm": 100}}` for one.
     Names: `rpm`, `tpm`, `itpm`, `otpm` (requests, tokens, input and output tokens per minute) and `rpd` (requests per day).

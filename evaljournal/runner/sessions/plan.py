@@ -21,6 +21,7 @@ from evaljournal.runner.calls.prices import BATCH
 from evaljournal.runner.calls.recorded_output import RecordedOutput
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Dataset, Trials
+from evaljournal.runner.data.fingerprint import unwrap_partial
 from evaljournal.runner.data.templates import constant_template_error
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.code_files import code_files
@@ -166,8 +167,9 @@ def make_plan(
     if settings.workers is None and any(_runs_in_threads(task, settings.loop) for task in evaluation.tasks.values()):
         check_threads(settings.slots or 1, (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks))
     recorded_settings = settings.to_json(state.settings)
-    if options.policy_factory is not None and "aimd" not in recorded_settings:
-        recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
+    if options.policy_factory is not None:
+        policy = unwrap_partial(options.policy_factory)
+        recorded_settings["policy"] = getattr(policy, "__qualname__", repr(policy))
     if replies is not None:
         recorded_settings["reply_sources"] = replies.to_json()
     source = evaluation.cases.source

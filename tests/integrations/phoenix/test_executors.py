@@ -352,8 +352,8 @@ def test_invalid_arguments_are_rejected(arguments: dict[str, Any], message: str)
     [
         ({}, "adaptive"),
         ({"enable_dynamic_concurrency": False}, "fixed"),
-        ({"dynamic_initial_target": 4}, "aimd"),
-        ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, "aimd"),
+        ({"dynamic_initial_target": 4}, "AIMD"),
+        ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, "AIMD"),
     ],
 )
 async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], policy: str) -> None:
@@ -364,7 +364,8 @@ async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], polic
 
     assert list(range(200)) == (await executor.execute(range(200)))[0]
     assert task.max_in_flight <= 36
-    assert (policy, policy == "aimd") == (config.options["policy"], config.settings.aimd is not None)
+    assert (policy == "AIMD") == (config.settings.aimd is not None)
+    assert ("fixed" if policy == "fixed" else "adaptive") == config.options["policy"]
 
 
 async def test_aimd_follows_its_arguments(disk: SimulatedDisk) -> None:

@@ -1,4 +1,4 @@
-"""Additive increase, multiplicative decrease, as in the Phoenix evals library.
+"""The policy of Phoenix's executors: additive increase, multiplicative decrease.
 
 Time is divided into windows. After a window with successes and no overload, the target grows by a step; after one with overload
 it is multiplied by a ratio below 1; two overloads within a short time reduce it to 1. Calls are rarely rate limited, but the
@@ -10,7 +10,7 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 
 from evaljournal.journal.events import LimitChanged, PolicyEvent
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import CallEvent
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, result_of
 
 
 class Aimd(Fixed):
@@ -50,10 +50,10 @@ class Aimd(Fixed):
         """Count an attempt that started or ended; the first one begins the first window."""
         if self._window is None:
             self._window = t
-        return super().observe(event, t)
-
-    def _adjust(self, outcome: str, t: float) -> list[PolicyEvent]:
-        changes: list[PolicyEvent] = []
+        changes = super().observe(event, t)
+        if isinstance(event, STARTS):
+            return changes
+        outcome = result_of(event).outcome
         if outcome == "succeeded":
             self._successes += 1
         elif outcome in ("timed_out", "rate_limited", "unavailable"):
