@@ -1,5 +1,6 @@
 """The adaptive policy: its limits, paces and pauses after the events of attempts."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResume
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight
+from evaljournal.runner.concurrency.latency import LatencyBaseline, LoadComparison
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
 from evaljournal.runner.concurrency.start import LONG_TIME, Group, Start
 from evaljournal.runner.retries.probes import Probes
@@ -568,6 +570,25 @@ def test_loads_are_compared_for_a_small_part_of_the_time() -> None:
     for t, phase in ((259.0, "holding"), (260.0, "comparing")):
         in_flight.record_success(call, t, 0)
         assert phase == in_flight.phase
+
+
+def test_two_loads_are_compared_whenever_a_comparison_begins() -> None:
+    """A comparison ends, also if it began when most calls of a group had started: the other load has groups of its own."""
+    latency = LatencyBaseline()
+    starts = itertools.count(1)
+
+    def call(load: int) -> LoadComparison | None:
+        order = next(starts)
+        group = latency.group_for_start(order, load, 0)
+        start = Start(trial="", order=order, t=0.0, in_flight=load, limit=load, group=group)
+        return latency.record_end(start, 3.0, 0)
+
+    for _ in range(64 + 52):
+        call(78)
+    latency.refresh()
+    comparisons = [comparison for _ in range(64) if (comparison := call(98)) is not None]
+
+    assert [(78.0, 98.0)] == [(comparison.low, comparison.high) for comparison in comparisons]
 
 
 def test_a_few_slow_calls_do_not_end_the_growth() -> None:
