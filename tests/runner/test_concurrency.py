@@ -13,7 +13,7 @@ from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight
 from evaljournal.runner.concurrency.latency import LatencyBaseline, LoadComparison
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
-from evaljournal.runner.concurrency.start import LONG_TIME, Group, Start
+from evaljournal.runner.concurrency.start import LONG_TIME, MANY, Group, Start
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
@@ -492,6 +492,24 @@ def test_many_timeouts_lower_the_limit() -> None:
         drive.observe(ended(name, "timed_out"))
 
     assert drive.policy.limit < 20
+
+
+def test_an_outage_with_many_calls_in_flight() -> None:
+    """Calls that were sent before an answered one fail with all others in an outage: they are no sign of single failures."""
+    drive = Drive(300, trials=SHORT_RUN)
+    names = drive.fill()
+    drive.wait(3.0)
+    for name in names[-10:]:
+        drive.succeed(name)
+    for name in names[:-10]:
+        drive.wait(0.001)
+        drive.fail(name)
+    for _ in range(MANY):
+        name = drive.start(names[0])  # A trial that failed before, too, whose first failure came after the last answer.
+        drive.wait(0.1)
+        drive.fail(name)
+
+    assert ["unavailable"] == [pause.reason for pause in drive.pauses]
 
 
 def test_inputs_that_time_out_are_no_overload() -> None:
