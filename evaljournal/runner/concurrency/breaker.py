@@ -5,12 +5,13 @@ answered.
 
 The breaker opens after several failures of calls since which no later one was accepted. Sporadic errors do not open it.
 
-**An input that always fails is no outage.** A trial is the cause of its own failures if a call that was sent after its first
-failed one was accepted; or if any call was answered since, and the trial has failed several times. Its failures do not count,
+**An input that always fails is no outage.** A trial is the cause of its own failures if a call was answered since the first of
+them, and either a call that was sent later was answered, or the trial has failed several times. Its failures do not count,
 and if too few others are left, the breaker closes. In an outage, where nothing is answered, no trial is a cause.
 
 **Some endpoints fail a share of all calls at any load.** An outage shows in many calls together. So failures that later calls
-did not share are counted, and with many of them, more in a row are needed for an outage, or for an overload by timeouts.
+did not share are counted, and with many of them, more in a row are needed for an outage, or for an overload by timeouts. They
+count once a call is answered: when an outage begins, all calls in flight fail, also those sent before an answered one.
 """
 
 from typing import Final
@@ -59,8 +60,7 @@ class Breaker:
     single_share: float = 0.0
     """Share of calls that failed although calls that were sent later were accepted. It fades with every answer."""
     unshared: int = 0
-    """Such failures since the last answer. When an outage begins, all calls in flight fail, also those that were sent before an
-    answered one: so they count once a call is answered."""
+    """Such failures since the last answer, which do not count yet."""
 
     def is_cause(self, trial: str) -> bool:
         """Return whether a trial is the cause of its failures: calls that were sent later, or several after it, succeed."""
