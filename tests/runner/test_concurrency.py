@@ -1,5 +1,6 @@
 """The adaptive policy: its limits, paces and pauses after the events of attempts."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 
@@ -10,8 +11,9 @@ from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResume
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight
+from evaljournal.runner.concurrency.latency import LatencyBaseline, LoadComparison
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
-from evaljournal.runner.concurrency.start import LONG_TIME, Group, Start
+from evaljournal.runner.concurrency.start import LONG_TIME, MANY, Group, Start
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
@@ -492,6 +494,24 @@ def test_many_timeouts_lower_the_limit() -> None:
     assert drive.policy.limit < 20
 
 
+def test_an_outage_with_many_calls_in_flight() -> None:
+    """Calls that were sent before an answered one fail with all others in an outage: they are no sign of single failures."""
+    drive = Drive(300, trials=SHORT_RUN)
+    names = drive.fill()
+    drive.wait(3.0)
+    for name in names[-10:]:
+        drive.succeed(name)
+    for name in names[:-10]:
+        drive.wait(0.001)
+        drive.fail(name)
+    for _ in range(MANY):
+        name = drive.start(names[0])  # A trial that failed before, too, whose first failure came after the last answer.
+        drive.wait(0.1)
+        drive.fail(name)
+
+    assert ["unavailable"] == [pause.reason for pause in drive.pauses]
+
+
 def test_inputs_that_time_out_are_no_overload() -> None:
     """Calls that time out while calls that were sent later are answered quickly do not lower the limit."""
     drive = Drive(32)
@@ -568,6 +588,25 @@ def test_loads_are_compared_for_a_small_part_of_the_time() -> None:
     for t, phase in ((259.0, "holding"), (260.0, "comparing")):
         in_flight.record_success(call, t, 0)
         assert phase == in_flight.phase
+
+
+def test_two_loads_are_compared_whenever_a_comparison_begins() -> None:
+    """A comparison ends, also if it began when most calls of a group had started: the other load has groups of its own."""
+    latency = LatencyBaseline()
+    starts = itertools.count(1)
+
+    def call(load: int) -> LoadComparison | None:
+        order = next(starts)
+        group = latency.group_for_start(order, load, 0)
+        start = Start(trial="", order=order, t=0.0, in_flight=load, limit=load, group=group)
+        return latency.record_end(start, 3.0, 0)
+
+    for _ in range(64 + 52):
+        call(78)
+    latency.refresh()
+    comparisons = [comparison for _ in range(64) if (comparison := call(98)) is not None]
+
+    assert [(78.0, 98.0)] == [(comparison.low, comparison.high) for comparison in comparisons]
 
 
 def test_a_few_slow_calls_do_not_end_the_growth() -> None:

@@ -5,12 +5,13 @@ answered.
 
 The breaker opens after several failures of calls since which no later one was accepted. Sporadic errors do not open it.
 
-**An input that always fails is no outage.** A trial is the cause of its own failures if a call that was sent after its first
-failed one was accepted; or if any call was answered since, and the trial has failed several times. Its failures do not count,
+**An input that always fails is no outage.** A trial is the cause of its own failures if a call was answered since the first of
+them, and either a call that was sent later was answered, or the trial has failed several times. Its failures do not count,
 and if too few others are left, the breaker closes. In an outage, where nothing is answered, no trial is a cause.
 
 **Some endpoints fail a share of all calls at any load.** An outage shows in many calls together. So failures that later calls
-did not share are counted, and with many of them, more in a row are needed for an outage, or for an overload by timeouts.
+did not share are counted, and with many of them, more in a row are needed for an outage, or for an overload by timeouts. They
+count once a call is answered: when an outage begins, all calls in flight fail, also those sent before an answered one.
 """
 
 from typing import Final
@@ -58,20 +59,22 @@ class Breaker:
     """When a call was last answered."""
     single_share: float = 0.0
     """Share of calls that failed although calls that were sent later were accepted. It fades with every answer."""
+    unshared: int = 0
+    """Such failures since the last answer, which do not count yet."""
 
     def is_cause(self, trial: str) -> bool:
         """Return whether a trial is the cause of its failures: calls that were sent later, or several after it, succeed."""
         failed = self.failed_trials.get(trial)
         if failed is None:
             return False
-        return failed.first_start <= self.newest_answered or (failed.t < self.last_answer and failed.failures >= SEVERAL)
+        return failed.t < self.last_answer and (failed.first_start <= self.newest_answered or failed.failures >= SEVERAL)
 
     def count(self, start: Start, t: float, newest_accepted: int) -> int:
         """Count a failure that may be one of an outage; return how many there are."""
         failed = self.failed_trials.setdefault(start.trial, _FailedTrial(start.order, t))
         failed.failures += 1
         if start.order <= max(newest_accepted, self.barrier) or (newest_accepted and self.is_cause(start.trial)):
-            self._count_single()
+            self.unshared += 1
         else:
             self.failures[start.order] = start
         return len(self.failures)
@@ -79,12 +82,8 @@ class Breaker:
     def accept(self, newest_accepted: int) -> None:
         """Forget the failures since which a call was accepted, and those that their trials have caused."""
         failures = {n: start for n, start in self.failures.items() if n > newest_accepted and not self.is_cause(start.trial)}
-        for _ in range(len(self.failures) - len(failures)):
-            self._count_single()
+        self.unshared += len(self.failures) - len(failures)
         self.failures = failures
-
-    def _count_single(self) -> None:
-        self.single_share += _WEIGHT * (1 - self.single_share)
 
     def in_a_row(self, count: int) -> float:
         """Return how many failures in a row are as improbable as `count` are where hardly any single call fails."""
@@ -99,7 +98,7 @@ class Breaker:
 
     def begin(self, outage: str, outage_start: float, t: float, newest_start: int, *, probe_at: float | None = None) -> None:
         """Open the breaker: only probes may start."""
-        self.outage, self.outage_start, self.barrier = outage, outage_start, newest_start
+        self.outage, self.outage_start, self.barrier, self.unshared = outage, outage_start, newest_start, 0
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
     def record_probe(self, t: float) -> None:
@@ -116,7 +115,8 @@ class Breaker:
         self.newest_answered, self.last_answer = max(self.newest_answered, start.order), t
         if self.failed_trials:
             self.failed_trials.pop(start.trial, None)
-        self.single_share -= _WEIGHT * self.single_share
+        self.single_share = (1 - (1 - self.single_share) * (1 - _WEIGHT) ** self.unshared) * (1 - _WEIGHT)
+        self.unshared = 0
         if self.outage and start.order > self.barrier:
             return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
         return self.close_without_outage(newest_start) if self.failures else None

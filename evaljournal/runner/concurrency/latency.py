@@ -117,7 +117,11 @@ class LatencyBaseline:
         return high < (1 + _SAME) * low
 
     def refresh(self) -> None:
-        """Make the newest group the baseline, before another load is tried, unless there is none yet."""
+        """Before another load is tried: make the newest group the baseline, unless there is none yet, and begin a group.
+
+        A group with calls at both loads would become the baseline, too near to the other load for any comparison.
+        """
+        self.group = None
         if self.baseline is not None:
             self.restart()
 
