@@ -9,11 +9,11 @@ import pytest
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
+from evaljournal.runner.concurrency.breaker import PROBE_SOONEST, Breaker
 from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORT_RUN, InFlight
 from evaljournal.runner.concurrency.latency import LatencyBaseline, LoadComparison
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change
-from evaljournal.runner.concurrency.start import LONG_TIME, MANY, Group, Start
+from evaljournal.runner.concurrency.start import LONG_TIME, MANY, WINDOW, Group, Start
 from evaljournal.runner.retries.probes import Probes
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
@@ -492,6 +492,20 @@ def test_many_timeouts_lower_the_limit() -> None:
         drive.observe(ended(name, "timed_out"))
 
     assert drive.policy.limit < 20
+
+
+@pytest.mark.parametrize(("began", "is_single"), [(0.0, True), (60.0, False)])
+def test_a_failure_after_answers_to_others(began: float, *, is_single: bool) -> None:
+    """A call that hung while a later one was answered fails alone; one that fails after that may be the first of an outage."""
+    breaker = Breaker()
+    group = Group(first_start=1, size=WINDOW)
+    first, second = (Start(trial=f"{n}", order=n, t=0.0, in_flight=n, limit=2, group=group) for n in (1, 2))
+    breaker.answer(second, 2.0, 2)
+
+    assert breaker.count(first, began, breaker.newest_answered) == 0
+    assert (is_single, is_single) == (breaker.is_cause("1"), breaker.single_share > 0.0)
+    breaker.answer(second, 61.0, 2)
+    assert breaker.single_share > 0.0
 
 
 def test_an_outage_with_many_calls_in_flight() -> None:

@@ -311,7 +311,7 @@ class Adaptive:
         breaker, in_flight = self._breaker, self._in_flight
         seconds = self._now - start.t
         is_slow = self._latency.median > seconds / FEW  # Then answers to others do not show that the load is right.
-        failures = breaker.count(start, self._now, 0 if is_slow else breaker.newest_answered)
+        failures = breaker.count(start, start.t, 0 if is_slow else breaker.newest_answered)
         is_counted = start.order in breaker.failures
         self._weigh_latency(start, seconds if is_counted else None)
         if start.order > in_flight.last_lowered:

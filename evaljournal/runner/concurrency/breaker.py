@@ -36,7 +36,7 @@ class _FailedTrial:
 
     first_start: int
     t: float
-    """When it first failed."""
+    """When its first failure began."""
     failures: int = 0
 
 
@@ -70,11 +70,16 @@ class Breaker:
         return failed.t < self.last_answer and (failed.first_start <= self.newest_answered or failed.failures >= SEVERAL)
 
     def count(self, start: Start, t: float, newest_accepted: int) -> int:
-        """Count a failure that may be one of an outage; return how many there are."""
+        """Count a failure that may be one of an outage; return how many there are.
+
+        `t` is when it began: for a timeout, when the call was sent, because an answer since then shows that others were served.
+        """
         failed = self.failed_trials.setdefault(start.trial, _FailedTrial(start.order, t))
         failed.failures += 1
         if start.order <= max(newest_accepted, self.barrier) or (newest_accepted and self.is_cause(start.trial)):
             self.unshared += 1
+            if t < self.last_answer:
+                self._count_unshared()
         else:
             self.failures[start.order] = start
         return len(self.failures)
@@ -84,6 +89,10 @@ class Breaker:
         failures = {n: start for n, start in self.failures.items() if n > newest_accepted and not self.is_cause(start.trial)}
         self.unshared += len(self.failures) - len(failures)
         self.failures = failures
+
+    def _count_unshared(self) -> None:
+        self.single_share = 1 - (1 - self.single_share) * (1 - _WEIGHT) ** self.unshared
+        self.unshared = 0
 
     def in_a_row(self, count: int) -> float:
         """Return how many failures in a row are as improbable as `count` are where hardly any single call fails."""
@@ -115,8 +124,8 @@ class Breaker:
         self.newest_answered, self.last_answer = max(self.newest_answered, start.order), t
         if self.failed_trials:
             self.failed_trials.pop(start.trial, None)
-        self.single_share = (1 - (1 - self.single_share) * (1 - _WEIGHT) ** self.unshared) * (1 - _WEIGHT)
-        self.unshared = 0
+        self._count_unshared()
+        self.single_share -= _WEIGHT * self.single_share
         if self.outage and start.order > self.barrier:
             return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
         return self.close_without_outage(newest_start) if self.failures else None
