@@ -76,10 +76,10 @@ class Breaker:
         """
         failed = self.failed_trials.setdefault(start.trial, _FailedTrial(start.order, t))
         failed.failures += 1
-        if start.order <= max(newest_accepted, self.barrier) or (newest_accepted and self.is_cause(start.trial)):
+        if newest_accepted and self.is_cause(start.trial):
+            self._count_single(1)
+        elif start.order <= max(newest_accepted, self.barrier):
             self.unshared += 1
-            if t < self.last_answer:
-                self._count_unshared()
         else:
             self.failures[start.order] = start
         return len(self.failures)
@@ -90,9 +90,8 @@ class Breaker:
         self.unshared += len(self.failures) - len(failures)
         self.failures = failures
 
-    def _count_unshared(self) -> None:
-        self.single_share = 1 - (1 - self.single_share) * (1 - _WEIGHT) ** self.unshared
-        self.unshared = 0
+    def _count_single(self, failures: int) -> None:
+        self.single_share = 1 - (1 - self.single_share) * (1 - _WEIGHT) ** failures
 
     def in_a_row(self, count: int) -> float:
         """Return how many failures in a row are as improbable as `count` are where hardly any single call fails."""
@@ -124,7 +123,8 @@ class Breaker:
         self.newest_answered, self.last_answer = max(self.newest_answered, start.order), t
         if self.failed_trials:
             self.failed_trials.pop(start.trial, None)
-        self._count_unshared()
+        self._count_single(self.unshared)
+        self.unshared = 0
         self.single_share -= _WEIGHT * self.single_share
         if self.outage and start.order > self.barrier:
             return self._close(newest_start, f"call answered {t - self.outage_start:.0f} s after the outage began")
