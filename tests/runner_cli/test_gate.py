@@ -109,12 +109,46 @@ def test_errors_are_a_regression(tmp_path: Path) -> None:
     assert {"exact": ("passed", 40), "completed": ("regressed", 60)} == checks
 
 
+def scored(path: Path, *, lost: int = 0) -> Path:
+    """Write a run of 60 trials whose outputs pass, but the scorer failed on the last `lost`."""
+    values: list[bool | Exception] = [True] * (N - lost) + [RuntimeError()] * lost
+    return write_trials(path, *(answered(f"case-{at}", {"exact": value}) for at, value in enumerate(values)))
+
+
+@pytest.mark.parametrize(("lost", "verdict", "code"), [(1, "passed", 0), (20, "regressed", 1), (N, "regressed", 1)])
+def test_scorer_errors_are_a_regression(tmp_path: Path, lost: int, verdict: str, code: int) -> None:
+    """Outputs that could not be scored are in no mean, so that the mean of the others proves nothing."""
+    arguments = (scored(tmp_path / "b", lost=lost), "--baseline", scored(tmp_path / "a"))
+    result = gate(*arguments, "--json")
+    report = orjson.loads(result.stdout)
+    checks = {check["name"]: (check["verdict"], check["lower"]) for check in report["checks"]}
+
+    assert (code, verdict) == (result.exit_code, report["verdict"])
+    assert (verdict, lost) == checks["completed"]
+    assert 1 == gate(*arguments, "--no-broken").exit_code
+
+
+def test_errors_fail_a_gate_without_a_baseline(tmp_path: Path) -> None:
+    """An error is in no mean: it fails the gate, as it fails the run."""
+    cases = [
+        (run(tmp_path / "a", 50, broken=1), "1 trial with an error"),
+        (scored(tmp_path / "b", lost=2), "2 outputs not scored"),
+    ]
+    for path, problem in cases:
+        result = gate(path, "--fail-under", "exact=0.5")
+
+        assert 1 == result.exit_code
+        assert f"passed              exact=0.5\nfailed              {problem}" in result.stdout
+        assert printed("gate", path, "--fail-under", "exact=0.5")["problems"][0].startswith(problem)
+    assert 0 == gate(scored(tmp_path / "c"), "--fail-under", "exact=0.5").exit_code
+
+
 def test_a_run_of_errors_is_a_regression(tmp_path: Path) -> None:
     """If no trial of the run has an output, there is no score to compare, and the errors decide."""
     result = gate(run(tmp_path / "b", 0, n=10, broken=10), "--baseline", run(tmp_path / "a", 10, n=10))
 
     assert 1 == result.exit_code
-    assert "regressed           trials with an output 100.0 % → 0.0 %" in result.stdout
+    assert "regressed           trials with all scores 100.0 % → 0.0 %" in result.stdout
 
 
 def test_two_runs_of_errors_cannot_be_compared(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ class Comparison:
     latency: PairedDifference
     """Latency per output in seconds, compared in the same way but tested alone."""
     completion: PairedDifference
-    """Share of trials with an output, compared in the same way but tested alone: trials with an error have no score."""
+    """Share of trials with all scores, compared in the same way but tested alone: others are in no mean."""
     groups: Mapping[str, Mapping[str, PairedDifference]] | None
     """Group → scorer → difference over its cases; None if no grouping was requested."""
 
@@ -249,7 +249,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
         scores=decide(pairing.scores(scorers)),
         latency=decide({"": pairing.latency()}, is_time=True)[""],
-        completion=decide({"": pairing.completion()})[""],
+        completion=decide({"": pairing.completion(scorers)})[""],
         groups=None
         if groups is None
         else _decide_groups(pairing, scorers, {key: groups[trial_id] for key, trial_id in ids_a.items() if trial_id in groups}),
@@ -303,7 +303,12 @@ def _classify(
     has_outputs = a.output_location is not None and b.output_location is not None
     change = TrialChange(trial_id, a.stage, b.stage, changed_scores, output_changed and has_outputs)
     stages, pairs = (a.stage, b.stage), changed_scores.values()
-    if stages == ("completed", "failed") or any(value_a is True and value_b is False for value_a, value_b in pairs):
+    lost_scores = (name for name, (value_a, _) in changed_scores.items() if value_a is True)
+    if (
+        stages == ("completed", "failed")
+        or any(value_a is True and value_b is False for value_a, value_b in pairs)
+        or any(name.partition(".")[0] in b.unscored for name in lost_scores)
+    ):
         return "broken", change
     if any(value_a is False and value_b is True for value_a, value_b in pairs):
         return "fixed", change

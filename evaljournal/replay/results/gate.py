@@ -2,7 +2,7 @@
 
 Pure functions of two runs and some rules, so the same journals always give the same verdict. For each score, a one-sided test
 asks whether it is worse (McNemar's exact test for passes, the sign-flip test for numbers and repeats), over the means of the
-cases that both runs have. The p-values are Holm-corrected over the scores of the gate; the share of trials with an output is
+cases that both runs have. The p-values are Holm-corrected over the scores of the gate; the share of trials with all scores is
 tested alone. If the mean dropped by more than is tolerated, the score
 
 - *regressed* if p < 0.05;
@@ -35,7 +35,7 @@ _ALPHA: Final = 1 - LEVEL
 _MAX_DOUBT: Final = 0.2
 """p-value below which a drop that is not tolerated does not pass: it would occur by chance in fewer than one of five runs."""
 COMPLETED: Final = "completed"
-"""Name of the share of trials with an output that is not excluded: the others have no score."""
+"""Name of the share of trials with an output that is not excluded and that no scorer failed to score."""
 BROKEN: Final = "broken"
 """Name of the number of trials that passed in the baseline and now fail."""
 
@@ -200,7 +200,7 @@ def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterat
 
 
 def check_drop(name: str, difference: PairedDifference, max_drop: float, p: float | None = None, comparisons: int = 1) -> Check:
-    """Check a score, or the share of trials with an output, against the tolerated drop.
+    """Check a score, or the share of trials with all scores, against the tolerated drop.
 
     `p` is its one-sided p-value, corrected for so many `comparisons`; by default that of the difference alone.
     """

@@ -114,11 +114,17 @@ class Pairing:
         """Compare the latency per output."""
         return self._compare_measurements("number", attrgetter("latency"))
 
-    def completion(self) -> PairedDifference:
-        """Compare the share of trials that were completed and not excluded from the scores, among those that are done."""
+    def completion(self, scorers: Iterable[str]) -> PairedDifference:
+        """Compare the share of trials that have an output which is not excluded and that none of `scorers` has failed to score.
+
+        Others have no score. Where the worst outputs are those that cannot be scored, the scores alone would improve.
+        """
+        names = {scorer.partition(".")[0] for scorer in scorers}
 
         def is_scored(trial: TrialState) -> bool | None:
-            return trial.stage == "completed" and not trial.is_excluded if trial.stage in DONE_STAGES else None
+            if trial.stage not in DONE_STAGES:
+                return None
+            return trial.stage == "completed" and not trial.is_excluded and names.isdisjoint(trial.unscored)
 
         return self._compare_measurements("pass", is_scored)
 

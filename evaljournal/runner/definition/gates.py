@@ -193,15 +193,17 @@ def problems(state: RunState, path: Path | None = None) -> list[str]:
     return [*trial_problems(state), *gate_problems(state, path)]
 
 
-def trial_problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
-    """Return what did not pass apart from gates: errors and unscored outputs.
+def trial_problems(state: RunState, scorers: Iterable[str] = (), variant: str | None = None) -> list[str]:
+    """Return what did not pass apart from gates, in all variants or in one: errors and unscored outputs.
 
     Only the run's own scorers and `scorers` count: another scorer that failed in a `rescore` is ignored.
     """
+    totals = state.totals if variant is None else state.variants[variant]
     scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
-    unscored_outputs = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
+    unscored_outputs = {name: tally.failed for name, tally in totals.scores.items() if name.partition(".")[0] in scorer_names}
+    failed = totals.stages["failed"]
     return [
-        *([f"{plural(state.failed, 'trial')} with an error"] if state.failed else ()),
+        *([f"{plural(failed, 'trial')} with an error"] if failed else ()),
         *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored_outputs.items() if count),
     ]
 

@@ -42,7 +42,7 @@ from evaljournal.runner.cli.suites.views import suite_exit_code
 from evaljournal.runner.cli.terminal.display import check_variant, open_intact_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml
-from evaljournal.runner.definition.gates import Gate, GateResult, check_gates
+from evaljournal.runner.definition.gates import Gate, GateResult, check_gates, trial_problems
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.paths import RUNS, run_finish, run_start, runs_newest_first
 from evaljournal.runner.sessions.suite_file import earlier_suites, find_suite, read_suite
@@ -99,7 +99,7 @@ def gate(
 
     Each score is compared over the cases that both runs have. A run regressed if a one-sided test finds that a score is worse
     (p < 0.05), and it dropped by more than is tolerated: by 0.02 without --rules. If it dropped by more, but p is between 0.05
-    and 0.2, or there are too few cases for p < 0.05, there is too little evidence. The share of trials with an output is
+    and 0.2, or there are too few cases for p < 0.05, there is too little evidence. The share of trials with all scores is
     checked in the same way.
 
     With --suite, the evaluations of two suites are paired by name, and each has a verdict; `newest` is the newest finished
@@ -138,7 +138,7 @@ def gate(
     if base.path.resolve() == reference.path.resolve() and base.variant == reference.variant:
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
     try:
-        minimums = _minimums(reference, fail_under)
+        minimums = _minimums(reference, fail_under)[0] if fail_under else []
         report, heads, sides = _check(base, reference, gate_rules)
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
@@ -154,28 +154,29 @@ def gate(
     sys.exit(_EXIT_CODES[report.verdict])
 
 
-def _minimums(run: RunReference, gates: Sequence[str]) -> list[GateResult]:
-    """Check minimum scores of a run or a variant."""
-    if not gates:
-        return []
+def _minimums(run: RunReference, gates: Sequence[str]) -> tuple[list[GateResult], list[str]]:
+    """Check minimum scores of a run or a variant; return also its errors and unscored outputs, which no minimum shows."""
     view = open_intact_run(run.path, apply=_checked_apply())
     check_variant(view, run.variant)
     if view.state.outcome != "finished":
         raise UsageError(f"{run} is not finished")
     check_gates(gates, view.state.scores, view.state.scores)
-    return [Gate.parse(gate).result(view.state, view.path, run.variant) for gate in gates]
+    parsed = [Gate.parse(gate) for gate in gates]
+    problems = trial_problems(view.state, (gate.scorer for gate in parsed), run.variant)
+    return [gate.result(view.state, view.path, run.variant) for gate in parsed], problems
 
 
 def _gate_alone(run: RunReference, gates: Sequence[str], *, as_json: bool) -> NoReturn:
-    """Check minimum scores of a run without a baseline."""
-    results = _minimums(run, gates)
-    worst = worst_verdict(map(_verdict, results))
+    """Check minimum scores of a run without a baseline. As at the end of the run, any error fails: it is in no mean."""
+    results, problems = _minimums(run, gates)
+    worst = worst_verdict([*map(_verdict, results), *(["regressed"] if problems else ())])
     verdict = _without_baseline(worst)
     if as_json:
         path = {"path": str(run.path), "variant": run.variant}
-        print_json({"verdict": verdict, "run": path, "gates": [view_json(result) for result in results]})
+        print_json({"verdict": verdict, "run": path, "gates": [view_json(result) for result in results], "problems": problems})
     else:
-        echo("\n".join([f"run       {printable(str(run), 200)}", *map(_minimum_line, results), as_words(verdict)]))
+        lines = (f"{'failed':<20}{printable(problem, 500)}" for problem in problems)
+        echo("\n".join([f"run       {printable(str(run), 200)}", *map(_minimum_line, results), *lines, as_words(verdict)]))
     sys.exit(_EXIT_CODES[worst])
 
 
@@ -407,7 +408,7 @@ def _report_lines(report: GateReport, heads: _Heads, drop_lines: Iterable[str], 
 
 def _sentence(check: Check) -> str:
     """Describe a check: `exact 91.2 % → 87.4 %: -3.8 points (95 % CI …, n = 300, p = 0.2); 9 cases broke, 2 were fixed; …`."""
-    name = "trials with an output" if check.name == COMPLETED else printable(check.name, 40)
+    name = "trials with all scores" if check.name == COMPLETED else printable(check.name, 40)
     if check.name == BROKEN:
         return f"{name} {plural(int(check.value or 0), 'trial')} (required: none)"
     if check.rule != "max_drop":
@@ -418,7 +419,7 @@ def _sentence(check: Check) -> str:
     difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0, p_text(check.p))
     lower, higher = check.lower or 0, check.higher or 0
     if check.name == COMPLETED:
-        changes = f"{plural(lower, 'case')} lost outputs, {higher:,} gained some"
+        changes = f"{plural(lower, 'case')} lost scores, {higher:,} gained some"
     elif check.kind == "pass":
         changes = f"{plural(lower, 'case')} broke, {higher:,} {'was' if higher == 1 else 'were'} fixed"
     else:
