@@ -10,6 +10,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import BinaryIO, Literal
 
 import attrs
@@ -66,6 +67,9 @@ class SimulatedDisk(Files):
         self.on_call: Callable[[str], int | None] = lambda _: None
         self._open: dict[int, tuple[Inode, int]] = {}
         self._next = 3
+
+    def absolute(self, path: Path) -> Path:
+        return path
 
     def _walk(self, path: str) -> "Inode | Directory":
         node: Inode | Directory = self.root

@@ -87,6 +87,20 @@ class Latch:
         return await inline(call)
 
 
+async def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is that of the start: a task may change the working directory, for good or for a while."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    async with writing(Path("run"), new=True, clock=fake_clock(), roll_at=900) as journal:
+        monkeypatch.chdir(tmp_path / "other")
+        for event in complete_run(5):
+            journal.append(event)
+        await journal.wait_durable(journal.appended_seq)
+
+    assert verify(tmp_path / "run").ok
+    assert not (tmp_path / "other" / "run").exists()
+
+
 async def test_durable_follows_written_follows_appended(tmp_path: Path) -> None:
     """Nothing is durable before it is written, and nothing is written before it was appended."""
     latch = Latch()

@@ -12,6 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
 T = TypeVar("T")
@@ -101,6 +102,10 @@ class Files:
 
     idle_check_interval: float = 2.0
     """Seconds between two checks whether another process has changed the files of a run, while nothing is written."""
+
+    def absolute(self, path: Path) -> Path:
+        """Return an absolute path, for files that are used for as long as a task runs: it may change the working directory."""
+        return path.absolute()
 
     def open(self, path: str, flags: int, parents: int = 0) -> int:
         """Open a regular file; a new one is readable by its owner only. Child processes do not inherit it.

@@ -17,7 +17,7 @@ class Lock:
 
     def __init__(self, path: Path, files: Files) -> None:
         self._files = files
-        file = self._file = str(path / "LOCK")
+        file = self._file = str(files.absolute(path) / "LOCK")
         fd = retry_interrupted(lambda: files.open(file, os.O_RDWR | os.O_CREAT))
         self._fd: int | None = fd
         self.is_held = True

@@ -49,13 +49,13 @@ class SegmentFile:
     """The segment that is being written."""
 
     def __init__(self, path: Path, files: Files, lock: Lock) -> None:
-        self._path = path
+        self._path = files.absolute(path)
         self.files = files
         self._lock = lock
         self._fd = -1
         self._size = 0
         self._has_sync_failed = False
-        self.blobs = BlobWriter(path, files)
+        self.blobs = BlobWriter(self._path, files)
         self.segment = 0
         """Number of the open segment; 0 if none is open."""
         self._checked_at = -math.inf
