@@ -187,9 +187,9 @@ class RunItem(pytest.Item):
         """Add the path of the run to the test result."""
         self.user_properties.append((_PROPERTY, str(self.run.path)))
 
-    def reportinfo(self) -> tuple[os.PathLike[str], None, str]:
-        """Return the file and the name, for the headings of pytest."""
-        return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
+    def reportinfo(self) -> tuple[os.PathLike[str], int, str]:
+        """Return the file, a line and the name, for the headings of pytest, which needs a line to report a skipped test."""
+        return self.path, 0, f"{self.parent.name if self.parent else ''}::{self.name}"
 
 
 class TrialItem(RunItem):

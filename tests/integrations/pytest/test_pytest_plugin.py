@@ -156,6 +156,30 @@ def test_a_failing_score_fails_strict_tests(project: Project) -> None:
     result.stdout.fnmatch_lines(["* qa::mali@mini *", "exact: fail", "input: mali", "expected: MALI", "output: ?x1b?31m"])
 
 
+SKIPPED = """
+    import pytest
+    from evaljournal import evaluation
+
+    @pytest.mark.skip(reason="no key")
+    @evaluation(cases=["a", "b", "c"])
+    def skipped(text):
+        raise AssertionError("it is not called")
+
+    def test_other():
+        pass
+"""
+
+
+def test_a_skipped_evaluation(project: Project) -> None:
+    """A mark that skips an evaluation skips its tests, and there is no run; other tests are not affected."""
+    project.write("test_skipped.py", SKIPPED)
+    result = project.run("-rs")
+
+    assert {"passed": 1, "skipped": 3} == result.parseoutcomes()
+    assert "no key" in result.stdout.str()
+    assert not (project.path / "runs").exists()
+
+
 def test_a_part_of_the_trials(project: Project) -> None:
     """`-k` and node ids select trials, the others stay open, and a gate needs all of them; all tests resume the run."""
     project.write("test_qa.py", QA)
