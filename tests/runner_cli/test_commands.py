@@ -328,7 +328,8 @@ def test_a_full_standard_output_exits_with_141(tmp_path: Path, command: str) -> 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:
     """A closed standard output is not reported as a bug."""
     write_sync(tmp_path / "run", complete_run())
-    closed = shlex.join([*COMMAND, "log", str(tmp_path / "run")]) + " >&-"
-    done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    for words in (["log"], ["status", "--json"]):
+        closed = shlex.join([*COMMAND, *words, str(tmp_path / "run")]) + " >&-"
+        done = subprocess.run(["/bin/sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
 
-    assert (0, "") == (done.returncode, done.stderr)
+        assert (0, "") == (done.returncode, done.stderr)

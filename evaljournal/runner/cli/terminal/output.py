@@ -143,6 +143,8 @@ def line_width() -> int:
 
 def write_data(chunks: Iterable[bytes]) -> None:
     """Write data to standard output: unchanged to a file or pipe, with control characters escaped to a terminal."""
+    if sys.stdout is None:  # It was closed before the start; text is not printed either.
+        return
     flush_output()
     stream, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
     for chunk in _escape(chunks) if is_terminal else chunks:
