@@ -110,6 +110,23 @@ class Sandboxes:
 
 
 @pytest.mark.parametrize("pool", POOLS)
+def test_the_start_is_on_disk_before_the_set_up(disk: SimulatedDisk, pool: Callable[[], MemoryWorkers] | None) -> None:
+    """A kill in the middle of a set-up must not leave a sandbox that no record knows."""
+    sandboxes, starts = Sandboxes(), list[str]()
+    act = sandboxes.act
+
+    async def note_starts(role: str, name: str) -> None:
+        if role == "setup":
+            starts.extend(event.trial for event in events(disk, AttemptStarted))
+        await act(role, name)
+
+    sandboxes.act = note_starts  # type: ignore[method-assign]
+    sandboxes.run(disk, pool)
+
+    assert ["peru"] == starts
+
+
+@pytest.mark.parametrize("pool", POOLS)
 def test_an_attempt_is_set_up_and_torn_down(disk: SimulatedDisk, pool: Any) -> None:
     """The set-up gets the case and the id of the trial; task and teardown get its value by its name.
 

@@ -96,9 +96,9 @@ class HooksLayer(PhasesLayer):
     async def _set_up(self, hook: Hook, function: FunctionTask, arguments: Mapping[str, Any]) -> Any:
         has_handle = "teardown" in self._hooks
         value = await _run_phase(hook, function, arguments, has_handle=has_handle)
-        if has_handle and (steps := current_steps()) is not None and steps.sync is not None:
+        if has_handle:
             with trio.CancelScope(shield=True):
-                await steps.sync()  # Otherwise a kill could leave a sandbox without a handle.
+                await _sync_steps()  # Otherwise a kill could leave a sandbox without a handle.
         return value
 
     async def _tear_down(self, arguments: Mapping[str, Any]) -> None:
@@ -131,6 +131,8 @@ async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str,
     steps = current_steps()
     assert steps is not None
     start_phase(hook.role)
+    if has_handle:
+        await _sync_steps()  # Otherwise a kill could leave a sandbox that no record knows.
     step = Step(hook.label, "other", step_input(None, hook.label), reusable=False, phase=hook.role)
     steps.begin(step)
     outer = attachments()
@@ -144,6 +146,12 @@ async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str,
         set_attachments(outer)
     steps.complete(step, _handle(value) if has_handle else None, None)
     return value
+
+
+async def _sync_steps() -> None:
+    """Wait until the steps of the attempt, and its start, are on disk."""
+    if (steps := current_steps()) is not None and steps.sync is not None:
+        await steps.sync()
 
 
 def _handle(value: Any) -> dict[str, Any]:
