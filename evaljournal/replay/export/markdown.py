@@ -133,7 +133,7 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
         document.add("", _line(line))
     rows = [
         *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
-        ("completed trials", comparison.completion, ""),
+        ("trials with all scores", comparison.completion, ""),
         ("latency", *in_time_unit(comparison.latency)),
     ]
     cells = ((name, *map(_line, _difference_cells(difference, unit))) for name, difference, unit in rows)

@@ -63,7 +63,7 @@ class Breaker:
     """Such failures since the last answer, which do not count yet."""
 
     def is_cause(self, trial: str) -> bool:
-        """Return whether a trial is the cause of its failures: calls that were sent later, or several after it, succeed."""
+        """Return whether a trial is the cause of its failures; that is unknown without an answer since the first of them."""
         failed = self.failed_trials.get(trial)
         if failed is None:
             return False

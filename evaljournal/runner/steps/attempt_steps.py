@@ -197,7 +197,8 @@ class AttemptSteps:
     wait_durable: Callable[[], Awaitable[None]] | None = attrs.field(default=None, kw_only=True)
     """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
     sync: Callable[[], Awaitable[None]] | None = attrs.field(default=None, kw_only=True)
-    """Does the same for a set-up, whose handle must be on disk before its task starts; None: there is no disk."""
+    """Does the same for a set-up: the start of its attempt must be on disk before it is called, and its handle before the task;
+    None: there is no disk."""
     is_step: Callable[[str, str], bool] | None = attrs.field(default=None, kw_only=True)
     """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
     gate: CallGate | None = attrs.field(default=None, kw_only=True)
