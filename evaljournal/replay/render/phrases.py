@@ -41,13 +41,13 @@ class MeanWithInterval(Protocol):
     """A mean with its 95 % confidence interval."""
 
     @property
-    def kind(self) -> str: ...  # noqa: D102
+    def kind(self) -> str: ...
     @property
-    def mean(self) -> float | None: ...  # noqa: D102
+    def mean(self) -> float | None: ...
     @property
-    def low(self) -> float | None: ...  # noqa: D102
+    def low(self) -> float | None: ...
     @property
-    def high(self) -> float | None: ...  # noqa: D102
+    def high(self) -> float | None: ...
 
 
 def mean_text(kind: str, mean: float | None, unit: str = "") -> str:
