@@ -8,25 +8,26 @@ from evaljournal.runner.calls.prices import DEFAULT_PRICES, Price, Tokens, price
 
 _OBJECT: Final = (dict, Mapping)
 """A JSON object is a dict; the check for an abstract class takes much longer."""
-_Path = tuple[str, ...]
+_Path = tuple[str, str]
+"""Name of a count, or of an object and of the count in it."""
 _CACHED: Final[tuple[_Path, ...]] = (
     ("prompt_tokens_details", "cached_tokens"),
     ("input_tokens_details", "cached_tokens"),
-    ("cachedContentTokenCount",),
-    ("cache_read_input_tokens",),
+    ("cachedContentTokenCount", ""),
+    ("cache_read_input_tokens", ""),
 )
 _WRITTEN: Final[tuple[_Path, ...]] = (
     ("prompt_tokens_details", "cache_write_tokens"),
     ("input_tokens_details", "cache_write_tokens"),
-    ("cache_creation_input_tokens",),
+    ("cache_creation_input_tokens", ""),
 )
 _WRITTEN_1H: Final[tuple[_Path, ...]] = (("cache_creation", "ephemeral_1h_input_tokens"),)
-_INPUT_WITH_CACHES: Final[tuple[_Path, ...]] = (("prompt_tokens",), ("promptTokenCount",))
+_INPUT_WITH_CACHES: Final[tuple[_Path, ...]] = (("prompt_tokens", ""), ("promptTokenCount", ""))
 """They include caches; so do OpenAI's responses."""
-_INPUT: Final[tuple[_Path, ...]] = (("input_tokens",),)
-_TOOL_USE: Final[tuple[_Path, ...]] = (("toolUsePromptTokenCount",),)
-_OUTPUT: Final[tuple[_Path, ...]] = (("completion_tokens",), ("output_tokens",), ("candidatesTokenCount",))
-_THOUGHTS: Final[tuple[_Path, ...]] = (("thoughtsTokenCount",),)
+_INPUT: Final[tuple[_Path, ...]] = (("input_tokens", ""),)
+_TOOL_USE: Final[tuple[_Path, ...]] = (("toolUsePromptTokenCount", ""),)
+_OUTPUT: Final[tuple[_Path, ...]] = (("completion_tokens", ""), ("output_tokens", ""), ("candidatesTokenCount", ""))
+_THOUGHTS: Final[tuple[_Path, ...]] = (("thoughtsTokenCount", ""),)
 _REASONING: Final[tuple[_Path, ...]] = (
     ("completion_tokens_details", "reasoning_tokens"),
     ("output_tokens_details", "reasoning_tokens"),
@@ -82,7 +83,7 @@ def priced_usage(
     return {**usage, "cost": dollars}
 
 
-def one_hour_writes(provider_usage: object) -> int:
+def one_hour_writes(provider_usage: Mapping[str, object]) -> int:
     """Return how many tokens were written to a cache that keeps them for an hour."""
     return _count(provider_usage, _WRITTEN_1H) or 0
 
@@ -128,14 +129,14 @@ def reported_usage(report: Report) -> dict[str, float | str]:
     return priced_usage(report.usage, report.model, read_prices(DEFAULT_PRICES), report.tier)
 
 
-def _count(provider_usage: object, paths: tuple[_Path, ...]) -> int | None:
+def _count(provider_usage: Mapping[str, object], paths: tuple[_Path, ...]) -> int | None:
     """Return the first count that is reported."""
-    for path in paths:
-        number = provider_usage
-        for name in path:
-            if number is None:
-                break
-            number = number.get(name) if isinstance(number, _OBJECT) else None
+    for name, detail in paths:
+        number = provider_usage.get(name)
+        if detail and number is not None:
+            number = number.get(detail) if isinstance(number, _OBJECT) else None
+        if number is None:
+            continue
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= _MAX_COUNT:
             return int(number)
     return None
