@@ -59,7 +59,7 @@ def write_segment(*, run: str = RUN, unconfirmed: int = 6, padding: int = 0, clo
             synced = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
             for number in range(unconfirmed):
                 journal.append(enqueued(f"later-{number}"))
-            tail = b"".join(line for batch in journal._lines.batches for line in batch.lines)
+            tail = b"".join(line for group in journal._lines.groups for line in group.lines)
         if closed:
             data = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
             return WrittenSegment(data, data)

@@ -1,6 +1,6 @@
-"""Records that are appended and not written yet: lines with their hashes, in batches of one segment each.
+"""Records that are appended and not written yet: lines with their hashes, in groups of one segment each.
 
-`Journal.append` adds lines at the end; its writer task takes batches from the front. No file access here.
+`Journal.append` adds lines at the end; its writer task takes groups from the front. No file access here.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ class _Segment:
 
 
 @attrs.define
-class Batch:
+class LineGroup:
     """Lines of one segment that are written together, after their blobs."""
 
     segment: int
@@ -43,7 +43,7 @@ class Batch:
     """Number of the first record."""
     lines: list[bytes] = attrs.field(factory=list)
     data: bytes = b""
-    """All lines, joined when the batch was taken."""
+    """All lines, joined when the group was taken."""
     blobs: dict[str, bytes] = attrs.field(factory=dict)
     """SHA-256 → content."""
 
@@ -59,7 +59,7 @@ class LineQueue:
         self.h = cursor.h
         """Its hash."""
         self.segment = _Segment(cursor.segment, cursor.seq - cursor.records, cursor.offset, end.digest)
-        self.batches: deque[Batch] = deque([Batch(cursor.segment, cursor.seq + 1)])
+        self.groups: deque[LineGroup] = deque([LineGroup(cursor.segment, cursor.seq + 1)])
         self.pending_bytes = 0
         """Bytes of lines and blobs that were added and not passed to `mark_written`."""
         self._is_idle = False
@@ -76,7 +76,7 @@ class LineQueue:
         segment, length = self.segment, len(line)
         record = new_record(Record, (seq, at, t, event, d, digits, segment.number, segment.bytes))
         segment.bytes += length
-        self.batches[-1].lines.append(line)
+        self.groups[-1].lines.append(line)
         self.pending_bytes += length
         self.seq = seq
         self.h = h
@@ -86,9 +86,9 @@ class LineQueue:
 
     def add_blobs(self, contents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Add blobs, by their SHA-256, that must be written before the next line; return the new ones."""
-        batch = self.batches[-1]
-        new_contents = {name: content for name, content in contents.items() if name not in batch.blobs}
-        batch.blobs.update(new_contents)
+        group = self.groups[-1]
+        new_contents = {name: content for name, content in contents.items() if name not in group.blobs}
+        group.blobs.update(new_contents)
         self.pending_bytes += sum(map(len, new_contents.values()))
         return new_contents
 
@@ -106,9 +106,9 @@ class LineQueue:
             previous_sha256=self._digest() if self.seq else "",
         )
         self.segment = _Segment(previous_segment.number + 1, self.seq, 0, sha256())
-        self.batches.append(Batch(self.segment.number, self.seq + 1))
-        if not self.batches[0].lines:
-            self.batches.popleft()
+        self.groups.append(LineGroup(self.segment.number, self.seq + 1))
+        if not self.groups[0].lines:
+            self.groups.popleft()
         self.add(header, encode(header, self.seq + 1, at, t, d), at, t, d)
 
     def seal_segment(self, at: str, t: float, d: int) -> None:
@@ -119,29 +119,29 @@ class LineQueue:
 
     def _digest(self) -> str:
         """Return the SHA-256 of the segment, including lines that were not taken yet."""
-        digest, batch = self.segment.digest.copy(), self.batches[-1]
-        if batch.segment == self.segment.number:
-            digest.update(b"".join(batch.lines))
+        digest, group = self.segment.digest.copy(), self.groups[-1]
+        if group.segment == self.segment.number:
+            digest.update(b"".join(group.lines))
         return digest.hexdigest()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no line."""
-        return not self.batches[0].lines
+        return not self.groups[0].lines
 
-    def pop(self) -> Batch:
+    def pop(self) -> LineGroup:
         """Remove and return the first lines."""
-        batch = self.batches.popleft()
-        if not self.batches:
-            self.batches.append(Batch(batch.segment, self.seq + 1))
-        batch.data = b"".join(batch.lines)
-        if batch.segment == self.segment.number:  # Otherwise the segment is sealed and its digest was computed.
-            self.segment.digest.update(batch.data)
-        return batch
+        group = self.groups.popleft()
+        if not self.groups:
+            self.groups.append(LineGroup(group.segment, self.seq + 1))
+        group.data = b"".join(group.lines)
+        if group.segment == self.segment.number:  # Otherwise the segment is sealed and its digest was computed.
+            self.segment.digest.update(group.data)
+        return group
 
-    def mark_written(self, batch: Batch) -> None:
-        """Stop counting a batch as pending."""
-        self.pending_bytes -= len(batch.data) + sum(map(len, batch.blobs.values()))
+    def mark_written(self, group: LineGroup) -> None:
+        """Stop counting a group as pending."""
+        self.pending_bytes -= len(group.data) + sum(map(len, group.blobs.values()))
 
     async def wait_line(self) -> None:
         """Wait until a line is added or `wake` is called."""

@@ -1,7 +1,7 @@
 """The journal writer: encode, write, sync.
 
 Three numbers show the progress: `appended_seq` ≥ `written_seq` ≥ `durable_seq`. `append` never waits; one task writes lines
-and one task syncs them, each in a thread. The records that arrive during one sync are the batch of the next.
+and one task syncs them, each in a thread. The records that arrive during one sync are written and synced together by the next.
 """
 
 import heapq
@@ -36,7 +36,7 @@ from evaljournal.journal.format.codec import ENCODERS, MAX_TIME, RECORD_LIMIT, B
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.readers.recovery import last_intact_record
 from evaljournal.journal.threads import InThread, run_in_thread
-from evaljournal.journal.writers.line_queue import Batch, LineQueue
+from evaljournal.journal.writers.line_queue import LineGroup, LineQueue
 from evaljournal.journal.writers.open import JournalEnd, open_run
 from evaljournal.journal.writers.segment_file import NoSpace, SegmentChanged, SegmentFile
 
@@ -311,27 +311,27 @@ class Journal:
         while self._waiters and self._waiters[0][0] <= seq:
             heapq.heappop(self._waiters)[2].set()
 
-    async def _write(self, batch: Batch) -> None:
-        data = batch.data
-        if batch.segment != self._file.segment:
+    async def _write(self, group: LineGroup) -> None:
+        data = group.data
+        if group.segment != self._file.segment:
             async with self._segment_lock:
                 await self._call_in_thread(self._file.check)
                 await self._call_in_thread(self._file.finish)
                 self._confirm(self.written_seq)
-                await self._call_in_thread(lambda: self._file.create(batch.segment, batch.lines[0]))
-            self.written_seq = batch.first_seq
-            self._confirm(batch.first_seq)
-            data = data[len(batch.lines[0]) :]
-        await self._call_in_thread(lambda: self._write_lines(data, len(batch.lines), batch.blobs))
-        self.written_seq = batch.first_seq + len(batch.lines) - 1
-        self._lines.mark_written(batch)
+                await self._call_in_thread(lambda: self._file.create(group.segment, group.lines[0]))
+            self.written_seq = group.first_seq
+            self._confirm(group.first_seq)
+            data = data[len(group.lines[0]) :]
+        await self._call_in_thread(lambda: self._write_lines(data, len(group.lines), group.blobs))
+        self.written_seq = group.first_seq + len(group.lines) - 1
+        self._lines.mark_written(group)
         self._room_freed.set()
         self._sync_needed.set()
         if self._durability == "os":
             self._wake(self.written_seq)
 
     # These two run in a thread. Starting a thread costs as much as encoding a few lines, so while lines keep coming and no task
-    # waits for them, they pause to collect a larger batch.
+    # waits for them, they pause to collect more of them.
 
     def _write_lines(self, data: bytes, lines: int, contents: Mapping[str, bytes]) -> None:
         self._file.check_if_due()
