@@ -126,12 +126,10 @@ class ProcessTask:
 
     @property
     def default_slots(self) -> int:
-        """The number of CPUs, at least 4."""
         return max(4, os.cpu_count() or 1)
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> AsyncGenerator[Task]:
-        """Open the task for a session of the run."""
         await trio.lowlevel.checkpoint()
         task: Any = self
         yield WrappedTask(task, lambda _, value, __: self.execute(value, run), takes_trial=self.takes_trial)
@@ -173,7 +171,6 @@ class Command(ProcessTask, BuiltinTask):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The command line, the files it names (such as a script), and how its output is read."""
         line = self.command if isinstance(self.command, str) else list(self.command)
         words = line if isinstance(line, list) else line.split()
         return {
@@ -201,7 +198,6 @@ class Command(ProcessTask, BuiltinTask):
                 )
 
     def arguments(self, case: Case) -> list[str]:
-        """Return the command line for a case."""
         if self.shell:
             assert isinstance(self.command, str)
             return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
@@ -213,16 +209,13 @@ class Command(ProcessTask, BuiltinTask):
 
     @property
     def uses_workspace(self) -> bool:
-        """Whether an argument contains the path of the workspace."""
         return any(WORKSPACE in argument.fields for argument in self._arguments)
 
     @property
     def fields(self) -> list[str]:
-        """The fields of the case in its arguments."""
         return [name for argument in self._arguments for name in argument.fields if name != WORKSPACE]
 
     def stdin(self, case: Case) -> bytes:
-        """Return the bytes that are written to stdin for a case."""
         if self.fields:
             return b""
         return orjson.dumps(case.input) + b"\n"
@@ -233,7 +226,6 @@ class Command(ProcessTask, BuiltinTask):
         return {"command": self.arguments(case), **stdin}
 
     async def execute(self, value: TrialInput, run: str) -> Any:
-        """Run the command for a trial, and return its output."""
         arguments = self.arguments(value.case)
         stdin = self.stdin(value.case)
         process = await start_process(arguments, value, run)
@@ -282,7 +274,6 @@ def _own_file(workspace: Workspace, word: str) -> str:
 
 
 async def start_process(arguments: Sequence[str], trial: TrialInput, run: str) -> trio.Process:
-    """Start a program for an attempt, in its workspace; it leads a process group of its own, which `end_process` ends."""
     workspace = open_workspace()
     environment = {**os.environ} if workspace is None else workspace.environment()
     own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: run}
@@ -292,14 +283,12 @@ async def start_process(arguments: Sequence[str], trial: TrialInput, run: str) -
 
 
 def exit_error(program: str, code: int, stderr: bytes, stdout: bytes = b"") -> Exception:
-    """Return the error of a program that has exited with a code other than 0."""
     reason = stderr.decode("utf-8", "replace").strip() or stdout[-_MAX_SHOWN:].decode("utf-8", "replace").strip()
     error = CommandMissing if code in CANNOT_RUN else CommandFailed
     return error(f"{Path(program).name!r} {exit_text(code)}: {reason or 'nothing on stderr'}")
 
 
 def exit_text(code: int) -> str:
-    """Return how a process ended."""
     if code > 0:
         return f"exited with code {code}"
     try:

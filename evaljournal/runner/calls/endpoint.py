@@ -55,7 +55,6 @@ class BuiltinTask:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the definition."""
         return digest(canonical(self.definition, f"the {self.__name__}"))
 
     async def __call__(self, value: Any, /) -> Any:
@@ -64,13 +63,10 @@ class BuiltinTask:
             return await task.call(_SingleCall(Case(input=value)), lambda _: None)
 
     def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
-        """Open the task for a session of the run with this id."""
         raise NotImplementedError
 
 
 class HttpTask(BuiltinTask):
-    """A task that calls one address."""
-
     __slots__ = ()
     _address: Address
 
@@ -131,7 +127,6 @@ class Endpoint(HttpTask):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Everything that affects the outputs, with secrets masked."""
         return {
             "url": mask_shapes(self.url),
             "method": self.method,
@@ -181,13 +176,11 @@ class Endpoint(HttpTask):
         return self.request_with(turn_fields(case, [{"role": "user", "content": turns_of(case, self.turns)[0]}]))
 
     def request_with(self, fields: Fields) -> dict[str, Any]:
-        """Return the request with these fields of a case."""
         target, content = self.target(fields), self.content(fields)
         return {**({} if target is None else {"path": target}), ("query" if self.method == "GET" else "body"): content}
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenEndpoint]":
-        """Keep connections open for a session."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
             yield _OpenEndpoint(self, self._address, client, run)
 
@@ -205,7 +198,6 @@ class _OpenEndpoint:
         return self._endpoint.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Send the case, or its turns, and return the output in the last reply."""
         if self._endpoint.turns is None:
             return await self._send(Fields(trial.case), trial.trial)
 
@@ -240,7 +232,6 @@ class _OpenEndpoint:
 
 
 def turn_fields(case: Case, messages: list[Message]) -> Fields:
-    """Return the fields of one turn of a case."""
     return Fields(case, {"messages": messages, "turn": messages[-1]["content"]})
 
 
@@ -257,7 +248,6 @@ def idempotency_key(run: str, trial: str) -> str:
 
 
 def output_of(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
-    """Return the output in a reply."""
     if reply.is_stream:
         return _join_chunks(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:

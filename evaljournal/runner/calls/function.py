@@ -42,8 +42,6 @@ class WrongLoop(Fatal):
 
 
 class FunctionTask:
-    """A function as a task."""
-
     takes_trial: bool = False
 
     def __init__(

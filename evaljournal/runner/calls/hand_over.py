@@ -55,11 +55,9 @@ class _Call:
         self._waiter: trio.lowlevel.Task | None = None
 
     def run(self) -> None:
-        """Make the call."""
         self.results.append(outcome.capture(self.context.run, self.function, self.value))
 
     async def wait(self) -> None:
-        """Wait for the result."""
         self._waiter = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
 
@@ -103,7 +101,6 @@ class ThreadPool:
             self.end_thread()
 
     def add_thread(self) -> None:
-        """Start a thread."""
         threading.Thread(target=self._work, name="evaljournal-function", daemon=True).start()
         self.threads += 1
 
@@ -118,7 +115,6 @@ class ThreadPool:
         self._calls_in_flight += 1
 
     async def call(self, function: Callable[[Any], Any], value: Any, on_late: OnLateResult) -> Any:
-        """Call a function in a thread."""
         if self.threads <= self._calls_in_flight:
             self.add_thread()
         call = _Call(function, value, on_late)
@@ -182,8 +178,6 @@ class SharedThreads(ThreadPool):
 
 
 class _AsyncioCall(_Call):
-    """A call of an asyncio function."""
-
     __slots__ = ("count_call", "task", "turn")
 
     def __init__(
@@ -213,7 +207,6 @@ class AsyncioThread:
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._new_calls: list[_AsyncioCall] = []
-        """Calls that are not handed over yet."""
         self._has_sender = False
         self._sender: trio.lowlevel.Task | None = None
         """The task that hands them over in the next turn, while it waits for the first one."""

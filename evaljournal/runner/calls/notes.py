@@ -114,7 +114,6 @@ def _none(_: type) -> None:
 
 
 attachments: Final[Callable[[], Attachments | None]] = _attachments.get
-"""Return the attachments of this context."""
 set_attachments: Final[Callable[[Attachments | None], object]] = _attachments.set
 """Set what belongs to the calls in this context from now on; None: nothing."""
 
@@ -124,13 +123,9 @@ class StepRecorder(Protocol):
 
     async def model_step(
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
-    ) -> Any:
-        """Make a model call as a step; see the function of this name."""
-        ...
+    ) -> Any: ...
 
-    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
-        """Record steps that were executed elsewhere; see the function of this name."""
-        ...
+    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None: ...
 
 
 async def model_step(

@@ -114,7 +114,6 @@ class AgentSteps:
 
 
 def _storable(value: Any) -> Any:
-    """Return a JSON value that the journal can store."""
     try:
         canonical(value, "a step")
     except (UsageError, TypeError, RecursionError):

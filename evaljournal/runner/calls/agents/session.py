@@ -44,13 +44,10 @@ _COUNTS: Final = {
 
 @attrs.define
 class AgentSession:
-    """A session with one agent."""
-
     steps: AgentSteps
     workspace: Path
     """Its working directory."""
     allow: Allow
-    """Which permissions it gets."""
     has_files: bool
     """Whether it may read and write files through us; not in a directory of the user."""
     name: str
@@ -70,7 +67,6 @@ class AgentSession:
     _session: str = attrs.field(init=False, default="")
 
     async def open(self, program: RpcProgram) -> None:
-        """Start the session."""
         files = {"readTextFile": self.has_files, "writeTextFile": self.has_files}
         info = {"name": "evaljournal", "title": "evaljournal", "version": installed_version() or "0"}
         capabilities = {"fs": files, "terminal": False}

@@ -52,8 +52,6 @@ _MAX_PAGES: Final = 1_000
 
 @attrs.frozen(kw_only=True)
 class BatchStatus:
-    """A batch as the provider reports it."""
-
     id: str
     state: str
     """The provider's own word, in lower case: `in_progress`, `completed`, `ended`, …; one of Anthropic that has ended
@@ -127,9 +125,7 @@ class BatchApi(Protocol):
         ...
 
     @property
-    def max_lines(self) -> int:
-        """Maximum lines of a batch."""
-        ...
+    def max_lines(self) -> int: ...
 
     @property
     def max_bytes(self) -> int:
@@ -203,7 +199,6 @@ class BatchCalls:
 
     @property
     def host(self) -> str:
-        """The host in lower case."""
         return self._address.origin.host.decode().lower()
 
     def account(self, run: str) -> str:
@@ -308,7 +303,6 @@ def is_unsent(exc: Exception) -> bool:
 
 
 def not_submitted(exc: Exception) -> NotSubmitted:
-    """Return the error for a batch that was rejected, or not sent."""
     if isinstance(exc, BadStatus) and exc.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
         return NotSubmitted(f"this endpoint has no batches, or not for this model: {exc}")
     is_limit = isinstance(exc, BadStatus) and (exc.code == TOKEN_LIMIT or "enqueued token" in str(exc).lower())

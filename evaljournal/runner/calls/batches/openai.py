@@ -45,8 +45,6 @@ _BOUNDARY: Final = "evaljournal-lines"
 
 @attrs.frozen(kw_only=True)
 class OpenAiBatches:
-    """The batches of an account at OpenAI or a provider with the same API."""
-
     calls: BatchCalls
     endpoint: str
     """Path of the live call in each line: `/v1/chat/completions`."""
@@ -64,20 +62,16 @@ class OpenAiBatches:
 
     @property
     def address(self) -> str:
-        """The URL of the batches, with secrets masked."""
         return f"{self.calls.url}/batches"
 
     def account(self, run: str) -> str:
-        """Return a digest of the endpoint and the API key for a run with this id, the same in all processes."""
         return self.calls.account(run)
 
     def encode(self, custom_id: str, body: Mapping[str, Any]) -> bytes:
-        """Return a line, without its end, for the body of a live call."""
         content = {**body, "model": self.deployment} if self.deployment else body
         return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": self.endpoint, "body": content})
 
     async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
-        """Upload the lines and create a batch of them."""
         try:
             file = await self._upload(batch, lines)
         except Exception as exc:  # Without a batch, a file has no effect.
@@ -115,7 +109,6 @@ class OpenAiBatches:
         return next((_submitted(batch, job) for job in jobs if job.get("input_file_id") in file_ids), None)
 
     async def poll(self, batch_id: str) -> BatchStatus:
-        """Return the status of a batch."""
         return _status(await self.calls.call_batch("GET", f"/batches/{identifier(batch_id)}", batch_id), batch_id)
 
     async def results(self, status: BatchStatus) -> Results:
@@ -123,7 +116,6 @@ class OpenAiBatches:
         return await self.calls.download([f"/files/{file}/content" for file in status.files], status.id, _line_result)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
-        """Cancel a batch, which takes a while."""
         await self.calls.cancel(f"/batches/{identifier(batch_id)}/cancel", batch_id)
         return await self.poll(batch_id)
 

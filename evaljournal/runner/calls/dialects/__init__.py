@@ -19,7 +19,6 @@ _GROUP: Final = "dialects"
 
 
 def names() -> list[str]:
-    """Return the names of all dialects."""
     return sorted([*_BUILT_IN, *entry_points.names(_GROUP, excluding=_BUILT_IN)])
 
 

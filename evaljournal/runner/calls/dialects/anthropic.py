@@ -36,8 +36,6 @@ _READ_EVENTS: Final = ("message_start", "content_block_start", "content_block_de
 
 
 class Anthropic:
-    """Anthropic's Messages API."""
-
     base_url = "https://api.anthropic.com"
     url_variable = "ANTHROPIC_BASE_URL"
     key_variables: Final = {"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")}
@@ -50,12 +48,10 @@ class Anthropic:
         return False
 
     def path(self, _model: str, *, stream: bool) -> str:
-        """Return the path, which is the same for all models."""
         del stream
         return "/v1/messages"
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
         if request.seed is not None:
             raise UsageError("Anthropic's API has no seed; remove model-seed (seed)")
         system, messages = split_system(request.messages)
@@ -75,7 +71,6 @@ class Anthropic:
         }
 
     def read(self, reply: Any) -> Answer:
-        """Return the texts and tool calls of a message."""
         if not isinstance(reply, Mapping):
             raise _invalid("the reply", reply)
         content, stop_reason = reply.get("content"), reply.get("stop_reason")
@@ -101,7 +96,6 @@ class Anthropic:
         )
 
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
-        """Return the message that a stream of events builds."""
         message: dict[str, Any] = {}
         blocks: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
         for event in chunks:

@@ -25,8 +25,6 @@ _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {
 
 
 class Completions:
-    """OpenAI's chat completions."""
-
     base_url = "https://api.openai.com/v1"
     url_variable = "OPENAI_BASE_URL"
     key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
@@ -38,12 +36,10 @@ class Completions:
         return _REASONING_MODELS.match(model) is None
 
     def path(self, _model: str, *, stream: bool) -> str:
-        """Return the path, which is the same for all models."""
         del stream
         return "/chat/completions"
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
         max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(request.model) else "max_tokens"
         parameters = {
             "temperature": request.temperature,

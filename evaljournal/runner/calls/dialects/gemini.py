@@ -37,8 +37,6 @@ _NO_CONTENT: Final = frozenset({"thought", "thoughtSignature"})
 
 
 class Gemini:
-    """Gemini's generateContent API."""
-
     base_url = "https://generativelanguage.googleapis.com"
     url_variable = "GOOGLE_GEMINI_BASE_URL"
     key_variables: Final = {"GOOGLE_API_KEY": ("x-goog-api-key", ""), "GEMINI_API_KEY": ("x-goog-api-key", "")}
@@ -51,7 +49,6 @@ class Gemini:
         return True
 
     def path(self, model: str, *, stream: bool) -> str:
-        """Return the path, which names the model."""
         name = model if model.startswith(_MODEL_COLLECTIONS) else f"models/{model}"
         return f"/v1beta/{name}:streamGenerateContent?alt=sse" if stream else f"/v1beta/{name}:generateContent"
 
@@ -137,7 +134,6 @@ def _invalid(label: str, value: object) -> InvalidReply:
 
 
 def _parts_of(candidate: Mapping[str, Any]) -> list[Any]:
-    """Return the parts of a candidate, which may have none."""
     match candidate.get("content"):
         case None | {"parts": None}:
             return []

@@ -17,8 +17,6 @@ _SYSTEM_ROLES: Final = ("system", "developer")
 
 @attrs.frozen
 class AttachedPart:
-    """An image or a file in a message."""
-
     url: str
     """Its address; empty if the message contains its data."""
     media_type: str

@@ -26,12 +26,10 @@ class Responses(Completions):
     first_token = re.compile(rb'"response\.[\w.]{1,99}\.delta"')
 
     def path(self, _model: str, *, stream: bool) -> str:
-        """Return the path, which is the same for all models."""
         del stream
         return "/responses"
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
         if request.seed is not None:
             raise UsageError("the Responses API has no seed; remove model-seed (seed)")
         json_schema = {"type": "json_schema", "name": "output", "strict": True, "schema": request.schema}
@@ -50,7 +48,6 @@ class Responses(Completions):
         }
 
     def read(self, reply: Any) -> Answer:
-        """Return the texts and the tool calls of a response."""
         if not isinstance(reply, Mapping) or not isinstance(reply.get("output"), list):
             raise InvalidReply(f"the reply is not a response: {excerpt(as_text(reply), 200)!r}")
         status, items = str(reply.get("status", "completed")), [item for item in reply["output"] if isinstance(item, Mapping)]

@@ -49,10 +49,7 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
 
 @attrs.frozen
 class Address:
-    """The URL, the headers and the proxy of calls, and the secrets in them."""
-
     masked_url: str
-    """The URL with secrets masked."""
     origin: httpcore2.Origin
     path: Template
     """Path and query, with fields of the case."""
@@ -64,7 +61,6 @@ class Address:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the server is called with TLS."""
         return self.origin.scheme == b"https"
 
     @property
@@ -75,7 +71,6 @@ class Address:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the server or the proxy is called with TLS."""
         return self.is_secure or (self.proxy is not None and self.proxy.is_secure)
 
     @property
@@ -140,8 +135,6 @@ class Address:
 
 @attrs.frozen
 class Proxy:
-    """An HTTP proxy that the environment names."""
-
     host: str
     port: int
     is_secure: bool

@@ -79,7 +79,6 @@ class SocketStream(trio.abc.Stream):
         return True
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send data."""
         await trio.lowlevel.checkpoint_if_cancelled()
         sent = 0
         while sent < len(data):
@@ -91,7 +90,6 @@ class SocketStream(trio.abc.Stream):
                 raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until data can be sent."""
         await trio.lowlevel.wait_writable(self._socket)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -106,7 +104,6 @@ class SocketStream(trio.abc.Stream):
                 raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
 
     async def aclose(self) -> None:
-        """Close the socket."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -114,7 +111,6 @@ class SocketStream(trio.abc.Stream):
 
 
 async def open_socket(host: str, port: int) -> SocketStream:
-    """Connect to a port of a host."""
     return SocketStream(await trio.open_tcp_stream(host, port))
 
 
@@ -173,7 +169,6 @@ class _Connection(MessageReader):
             raise
 
     async def receive(self) -> bool:
-        """Receive data, within the timeout."""
         try:
             if self._read_timeout is None:
                 data = await self._stream.receive_some(_CHUNK)
@@ -190,7 +185,6 @@ class _Connection(MessageReader):
         return bool(data)
 
     async def start_tls(self, host: str, timeout: float | None) -> None:  # noqa: ASYNC109  # it may be None
-        """Encrypt the connection."""
         self._stream = stream = trio.SSLStream(self._stream, _tls_context(), server_hostname=host, https_compatible=True)
         await _with_timeout(timeout, stream.do_handshake)
 
@@ -228,8 +222,6 @@ class Response:
 
 
 class Client:
-    """The connections to one address."""
-
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._target = address.target

@@ -45,8 +45,6 @@ class InvalidMessage(httpcore2.RemoteProtocolError):
 
 @attrs.frozen
 class RequestHead:
-    """The first line and the headers of a request, and how its body is sent."""
-
     method: str
     target: str
     """Path and query, or another form, which servers here reject."""
@@ -57,7 +55,6 @@ class RequestHead:
     is_chunkable: bool
     """Whether the reply may be sent in chunks."""
     keeps_alive: bool
-    """Whether the connection is used for further requests."""
     expects_continue: bool
     """Whether the body is sent only after `100 Continue`."""
 
@@ -89,8 +86,6 @@ class RequestHead:
 
 @attrs.define
 class ResponseHead:
-    """The status and the headers of a response, and how its body is sent."""
-
     status: int
     headers: Headers
     """Headers, with lower-case names."""
@@ -98,7 +93,6 @@ class ResponseHead:
     length: int | None
     """Bytes of the body; None if it is sent in chunks, or ends with the connection."""
     keeps_alive: bool
-    """Whether the connection can be used for another request."""
 
     @property
     def text_headers(self) -> dict[str, str]:
@@ -126,7 +120,6 @@ class ResponseHead:
 
 
 def is_header(line: bytes) -> bool:
-    """Return whether a line, with its end, is a header."""
     return _RESPONSE_HEADERS.fullmatch(line + b"\r\n") is not None
 
 
@@ -219,15 +212,12 @@ class MessageReader:
         return self.pop(match.end())
 
     def pop(self, count: int) -> bytes:
-        """Return the first bytes of the buffer, and remove them."""
         data = bytes(self.buffer) if count >= len(self.buffer) else bytes(self.buffer[:count])
         del self.buffer[:count]
         return data
 
 
 class Body:
-    """The body of a message, which is read as it arrives."""
-
     def __init__(self, reader: MessageReader, *, is_chunked: bool, length: int | None) -> None:
         """Read a body of this length; None: until its last chunk, or until the peer closes the connection."""
         self._reader = reader

@@ -322,7 +322,6 @@ class Reply:
         return excerpt(self.body[: 8 * EXCERPT_LENGTH].decode("utf-8", "replace").strip(), EXCERPT_LENGTH)
 
     def json(self) -> Any:
-        """Parse the body as JSON."""
         body = self.body
         check_values(body)
         try:

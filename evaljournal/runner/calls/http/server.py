@@ -41,8 +41,6 @@ CONNECTION_ERRORS: Final = (Disconnected, ReplyAborted, InvalidMessage, trio.Bro
 
 
 class RequestTooLarge(InvalidMessage):
-    """The body of a request is too large."""
-
     def __init__(self, limit: int) -> None:
         size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
         super().__init__(f"the request is larger than {size}", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
@@ -80,13 +78,10 @@ class TokenListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
             self._waiters.unpark()
 
     async def aclose(self) -> None:
-        """Stop listening."""
         await self._listener.aclose()
 
 
 class ClientConnection(MessageReader):
-    """A connection of a client."""
-
     def __init__(
         self,
         stream: trio.abc.HalfCloseableStream,
@@ -114,9 +109,7 @@ class ClientConnection(MessageReader):
         self._head: RequestHead | None = None
         self._is_body_read = False
         self.is_reply_started = False
-        """Whether a part of the reply was sent."""
         self._is_reply_complete = False
-        """Whether all of the reply was sent."""
 
     async def serve(self, answer: Callable[[RequestHead], Awaitable[None]]) -> None:
         """Answer requests until the client or the server closes the connection."""
@@ -143,7 +136,6 @@ class ClientConnection(MessageReader):
             self._listener.release(self._stream)
 
     def close_if_idle(self) -> None:
-        """Close the connection if it has waited too long for a request."""
         if trio.current_time() - self._idle_since > IDLE_TIMEOUT:
             self._scope.cancel()
 
@@ -188,7 +180,6 @@ class ClientConnection(MessageReader):
                 await self._demand.wait()
 
     async def receive(self) -> bool:
-        """Wait for data."""
         if self.is_closed:
             return False
         self._demand.set()
@@ -229,7 +220,6 @@ class ClientConnection(MessageReader):
         await self._stream.send_all(reply_head(status, [*self._headers, *headers, *closing]) + body)
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send a part of the body."""
         await self._stream.send_all(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._is_chunked else chunk)
 
     async def finish(self) -> None:
@@ -239,7 +229,6 @@ class ClientConnection(MessageReader):
             await self._stream.send_all(b"0\r\n\r\n")
 
     async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
-        """Send an error."""
         await self.send(status, [(b"content-type", b"text/plain; charset=utf-8"), *headers], f"{message}\n".encode())
 
     async def _reject_cancelled_call(self) -> None:

@@ -62,8 +62,6 @@ def changes_of(path: Path, original: Original, places: Places) -> dict[str, Any]
 
 @attrs.define
 class _Changes:
-    """The changes so far, and what was left out."""
-
     files: list[FileChange] = attrs.field(factory=list[FileChange])
     diff: list[str] = attrs.field(factory=list[str])
     unlisted_files: int = 0
@@ -73,7 +71,6 @@ class _Changes:
     _diff_size: int = 0
 
     def add_problem(self, problem: str) -> None:
-        """Add why something was not read."""
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
 
@@ -127,7 +124,6 @@ class _Changes:
             self.diff += lines
 
     def result(self) -> dict[str, Any]:
-        """Return what is recorded."""
         diff = mask("\n".join([*self.diff, ""])) if self.diff else ""
         left_out = {name: value for name in ("unlisted_files", "omitted_diffs", "problems") if (value := getattr(self, name))}
         return orjson.loads(orjson.dumps({"files": self.files, "diff": diff, **left_out}))  # type: ignore[no-any-return]

@@ -119,8 +119,6 @@ def _git(path: Path, *arguments: str) -> str:
 
 @attrs.frozen
 class Original:
-    """The copy of a session."""
-
     path: Path
     index: Index
     files: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
@@ -150,7 +148,6 @@ class Original:
         return _originals[path]
 
     def with_files(self, files: Mapping[str, bytes]) -> "Original":
-        """Return it with the files of a case."""
         facts = {
             path: Fact(stat.S_IFREG | 0o644, len(content), 0, hashlib.sha256(content).hexdigest())
             for path, content in files.items()
@@ -158,7 +155,6 @@ class Original:
         return Original(self.path, self.index | facts, files)
 
     def content(self, path: str) -> bytes:
-        """Return the content of a file."""
         return self.files[path] if path in self.files else (self.path / path).read_bytes()
 
 
