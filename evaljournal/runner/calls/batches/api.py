@@ -236,7 +236,12 @@ class BatchCalls:
         try:
             return await self.call(method, path)
         except BadStatus as exc:
-            raise _batch_error(exc, batch_id) from exc
+            if exc.status_code in _GONE_STATUSES:
+                problem = f"batch {batch_id} does not exist, or belongs to another account than that of the API key: {exc}"
+                raise BatchNotFound(problem) from exc
+            if exc.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                raise WrongAccount(f"the API key has no access to batch {batch_id}: {exc}") from exc
+            raise
 
     async def cancel(self, path: str, batch_id: str) -> None:
         """Cancel a batch, unless it has ended."""
@@ -307,15 +312,6 @@ def not_submitted(exc: Exception) -> NotSubmitted:
         return NotSubmitted(f"this endpoint has no batches, or not for this model: {exc}")
     is_limit = isinstance(exc, BadStatus) and (exc.code == TOKEN_LIMIT or "enqueued token" in str(exc).lower())
     return (TokenLimitExceeded if is_limit else NotSubmitted)(f"the batch was not accepted: {exc}")
-
-
-def _batch_error(exc: BadStatus, batch_id: str) -> Exception:
-    """Return the error for a status of a call about a batch."""
-    if exc.status_code in _GONE_STATUSES:
-        return BatchNotFound(f"batch {batch_id} does not exist, or belongs to another account than that of the API key: {exc}")
-    if exc.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return WrongAccount(f"the API key has no access to batch {batch_id}: {exc}")
-    return exc
 
 
 def identifier(value: object) -> str:
