@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import orjson
 
 from evaljournal.replay.state.workspaces import Change, FileChange
 from evaljournal.runner.calls.workspaces.original import Original
@@ -126,7 +125,7 @@ class _Changes:
     def result(self) -> dict[str, Any]:
         diff = mask("\n".join([*self.diff, ""])) if self.diff else ""
         left_out = {name: value for name in ("unlisted_files", "omitted_diffs", "problems") if (value := getattr(self, name))}
-        return orjson.loads(orjson.dumps({"files": self.files, "diff": diff, **left_out}))  # type: ignore[no-any-return]
+        return {"files": self.files, "diff": diff, **left_out}
 
 
 def _kind_and_content(fact: Fact) -> tuple[int, str, int]:
