@@ -9,7 +9,6 @@ from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, without_none
 from evaljournal.runner.calls.dialects.messages import (
-    AttachedPart,
     attachment_of,
     calls_of,
     join_turns,
@@ -156,10 +155,9 @@ def _content(blocks: list[Any]) -> Any:
 def _block(part: Any) -> Any:
     """Convert an image or a file; any other part is sent as it is, so that a case may have blocks of this API."""
     attachment = attachment_of(part)
-    return part if attachment is None else _attachment_block(attachment)
+    if attachment is None:
+        return part
 
-
-def _attachment_block(attachment: AttachedPart) -> dict[str, Any]:
     media_type, data = attachment.media_type, attachment.data
     if attachment.url:
         return {"type": "image" if attachment.is_image else "document", "source": {"type": "url", "url": attachment.url}}
