@@ -119,10 +119,6 @@ class ResponseHead:
         return cls(status, headers, is_chunked, None if is_chunked else length, keeps_alive)
 
 
-def is_header(line: bytes) -> bool:
-    return _RESPONSE_HEADERS.fullmatch(line + b"\r\n") is not None
-
-
 def _parse_headers(head: bytes, start: int) -> tuple[Headers, dict[bytes, bytes]]:
     """Return the headers in a valid head, as a list and by name."""
     headers: Headers = []
@@ -262,6 +258,6 @@ class Body:
             line = await self._reader.read_line()
             if line == b"\r\n":
                 return
-            if not is_header(line):
+            if _RESPONSE_HEADERS.fullmatch(line + b"\r\n") is None:
                 raise InvalidMessage("a trailer is not NAME: VALUE")
         raise InvalidMessage(f"a chunked body has more than {_MAX_TRAILERS} trailers")
