@@ -229,7 +229,7 @@ class Command(ProcessTask, BuiltinTask):
         arguments = self.arguments(value.case)
         stdin = self.stdin(value.case)
         process = await start_process(arguments, value, run)
-        if self.output not in ("text", "json"):
+        if self.reports_steps:
             from evaljournal.runner.calls.agents.transcripts import TRANSCRIPTS  # noqa: PLC0415  # few commands need it
 
             transcript = TRANSCRIPTS[self.output]()
