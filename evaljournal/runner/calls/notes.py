@@ -80,11 +80,8 @@ def _send(values: dict[str, Any]) -> None:
         sink(values)
 
 
-def note_sink() -> Sink | None:
-    """Return the sink of this context; None outside an attempt."""
-    return _sink.get()
-
-
+note_sink: Final[Callable[[], Sink | None]] = _sink.get
+"""Return the sink of this context; None outside an attempt."""
 set_note_sink: Final[Callable[[Sink], object]] = _sink.set
 """Sends the notes of this context to a sink from now on."""
 
@@ -106,11 +103,7 @@ def attached(kind: type[T]) -> T | None:
 
 def attachments_of(objects: dict[type, Any]) -> Attachments:
     """Return attachments that are made already."""
-    return _none, objects
-
-
-def _none(_: type) -> None:
-    return None
+    return (lambda _: None), objects
 
 
 attachments: Final[Callable[[], Attachments | None]] = _attachments.get
