@@ -31,8 +31,8 @@ _ENDED_STATES: Final = frozenset({"completed", "failed", "expired", "cancelled",
 _UNREADY_STATES: Final = frozenset({"pending", "running", "notrunning"})
 """States of an uploaded file at Azure before a batch may use it."""
 _FILE_WAIT: Final = 5.0
-_MAX_FILE_POLLS: Final = 120
 """Seconds between two calls that ask whether an uploaded file is ready."""
+_MAX_FILE_POLLS: Final = 120
 _CLOCK_MARGIN: Final = timedelta(days=1)
 """Maximum difference between the clocks of this machine and the provider; more only lists more batches."""
 _UNANSWERED: Final = re.compile(r"batch_(?:expired|cancell?ed)|expired|cancell?ed")
@@ -142,9 +142,9 @@ def _job(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _submitted(batch: BatchPrepared, reply: Mapping[str, Any]) -> BatchSubmitted:
-    job, number = _job(reply), batch.batch
+    job = _job(reply)
     file = optional_id(job.get("input_file_id"))
-    return BatchSubmitted(batch=number, id=identifier(job.get("id")), file=file, expires=_expires(job))
+    return BatchSubmitted(batch=batch.batch, id=identifier(job.get("id")), file=file, expires=_expires(job))
 
 
 def _expires(job: Mapping[str, Any]) -> str:
