@@ -41,9 +41,8 @@ class Anthropic:
     first_token: Final = re.compile(rb'"(?:text|thinking|input_json)_delta"')
     headers: Final[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}  # Later versions reject a temperature.
 
-    def takes_temperature(self, model: str) -> bool:
+    def takes_temperature(self, _model: str) -> bool:
         """Return False: newer models, and all in later versions of the API, reject a temperature."""
-        del model
         return False
 
     def path(self, _model: str, *, stream: bool) -> str:

@@ -43,9 +43,8 @@ class Gemini:
     headers: Final[Mapping[str, str]] = {}
     first_token: Final = re.compile(rb'"text":\s{0,9}"[^"]|"functionCall"')
 
-    def takes_temperature(self, model: str) -> bool:
+    def takes_temperature(self, _model: str) -> bool:
         """Return True: all models take a temperature."""
-        del model
         return True
 
     def path(self, model: str, *, stream: bool) -> str:
@@ -218,9 +217,10 @@ def _read_parts(parts: list[Any]) -> tuple[list[str], list[dict[str, Any]], list
                 call_id, arguments = fields.get("id") or f"call-{len(calls) + 1}", fields.get("args") or {}
                 if not isinstance(call_id, str) or not isinstance(arguments, dict):
                     raise _invalid("a part of the reply", part)
-                signature = {"google": {"thought_signature": part["thoughtSignature"]}} if "thoughtSignature" in part else None
-                extra = {"extra_content": signature} if signature else {}
-                calls.append({**tool_call(call_id, name, arguments), **extra})
+                call = tool_call(call_id, name, arguments)
+                if "thoughtSignature" in part:
+                    call["extra_content"] = {"google": {"thought_signature": part["thoughtSignature"]}}
+                calls.append(call)
             case Mapping() if "text" not in part and "functionCall" not in part:
                 other_keys += sorted(set(map(str, part)) - _NO_CONTENT)
             case _:
