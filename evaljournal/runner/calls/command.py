@@ -276,10 +276,9 @@ def _own_file(workspace: Workspace, word: str) -> str:
 async def start_process(arguments: Sequence[str], trial: TrialInput, run: str) -> trio.Process:
     workspace = open_workspace()
     environment = {**os.environ} if workspace is None else workspace.environment()
-    own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: run}
-    key = idempotency_key(run, trial.trial)
-    variables = {**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key}
-    return await open_program(arguments, variables, None if workspace is None else workspace.path)
+    own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: run, "EVALJOURNAL_IDEMPOTENCY_KEY": idempotency_key(run, trial.trial)}
+    directory = None if workspace is None else workspace.path
+    return await open_program(arguments, {**environment, **gateway_env(), **own}, directory)
 
 
 def exit_error(program: str, code: int, stderr: bytes, stdout: bytes = b"") -> Exception:
