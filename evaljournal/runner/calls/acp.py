@@ -95,6 +95,7 @@ class Acp(ProcessTask, BuiltinTask):
         arguments, workspace = self._program.arguments(value.case), open_workspace()
         directory, name = Path.cwd() if workspace is None else workspace.path, Path(arguments[0]).name
         session = AgentSession(AgentSteps(), directory, self.allow, has_files=workspace is not None, name=name)
+
         process = await start_process(arguments, value, run)
         assert process.stdin is not None
         assert process.stdout is not None
@@ -115,6 +116,7 @@ class Acp(ProcessTask, BuiltinTask):
         finally:
             await end_process(process)
             session.close()
+
         if method and code:
             raise exit_error(arguments[0], code, bytes(stderr))
         if method:
@@ -132,6 +134,7 @@ class Acp(ProcessTask, BuiltinTask):
                     break
         except RpcError as exc:
             raise AgentFailed(f"the agent has answered with an error: {str(exc)[:2_000]} (code {exc.code})") from exc
+
         if reason in _OUTCOMES:
             engine_note(answer={"outcome": _OUTCOMES[reason], "finish_reason": reason})
         elif reason != "end_turn":

@@ -102,11 +102,13 @@ def _address(chat: "Chat") -> Address:
     dialect = chat.api
     base, _, query = chat.url.partition("?")
     path, _, path_query = dialect.path(chat.model_name, stream=chat.stream).partition("?")
+
     version = path.split("/")[1]
     if re.fullmatch(r"v\d\w*", version):  # A provider's documentation may show the URL with the version, or without.
         base = base.rstrip("/").removesuffix(f"/{version}")
     if Template.parse(base, "base_url").fields:
         raise UsageError(f"base_url {mask(chat.url)!r} must not contain fields; the model may")
+
     headers = {**dialect.headers, **chat.headers}
     key_headers = dict(dialect.key_variables)
     if chat.key_env is not None:
@@ -119,6 +121,7 @@ def _address(chat: "Chat") -> Address:
     if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
         key = next((name for name in key_headers if os.environ.get(name)), next(iter(key_headers), None))
         headers |= {} if key is None else {key_headers[key][0]: f"{key_headers[key][1]}${{{key}}}"}
+
     query = "&".join(filter(None, (path_query, query)))
     return Address.parse(f"{base.rstrip('/')}{path}{'?' if query else ''}{query}", headers)
 
@@ -351,6 +354,7 @@ class Chat(HttpTask):
             usage["input_tokens"] = -(-len(orjson.dumps(messages)) // _BYTES_PER_TOKEN) + further_tokens
         if self._max_output is not None:
             usage["output_tokens"] = self._max_output
+
         price = price_of(model, self._prices)
         if price is not None and len(usage) == 2:  # noqa: PLR2004  # input and output
             tokens = Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))
@@ -401,14 +405,17 @@ class OpenChat:
         (case, messages, body), self._rendered = self._rendered, (None, [], None)
         if case is not trial.case:
             messages, body = chat.conversation(trial.case), None
+
         if chat.turns is not None:
             attach = await self._read_attachments(messages, trial.case)
             turns = turns_of(trial.case, chat.turns)
             send = partial(self._send_turn, trial, attach, (len(turns), set[str]()))
             return await converse(turns, messages[:-1], send)
+
         if chat.has_files:
             attach = await self._read_attachments(messages, trial.case)
             messages, body = attach(messages), None
+
         answer = await self._answer(messages, trial, trial.trial, body)
         if facts := {**answer.facts, **({"usage": answer.usage} if answer.usage else {})}:
             engine_note(answer=facts)
@@ -454,12 +461,14 @@ class OpenChat:
         message = await model_step(f"turn {number}", request, call, lambda: usages[0] or None, size)
         if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
+
         outcomes.add(message.get("outcome", ""))
         facts = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
         if number == turn_count and (outcome := min(outcomes - {""}, default="")):
             facts["outcome"] = outcome
         if number == turn_count and facts:
             engine_note(answer=facts)  # The steps have the usage.
+
         if message.get("tool_calls"):
             return {name: message[name] for name in _MESSAGE_FIELDS}
         return message["content"] if number < turn_count else self._output(message["content"], message.get("outcome"))

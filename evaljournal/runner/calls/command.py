@@ -75,17 +75,20 @@ def _arguments(command: "Command") -> tuple[Template, ...]:
             raise UsageError("with shell=True, the command must be a string")
         _add_secrets(line)
         return ()
+
     try:
         words = shlex.split(line) if isinstance(line, str) else list(line)
     except ValueError as exc:
         raise UsageError(f"cannot parse the command {mask(str(line))!r}: {exc}; check its quotes") from exc
     if not words:
         raise UsageError("the command is empty")
+
     try:
         arguments = tuple(Template.parse(word, f"the argument {word!r}") for word in words)
     except UsageError as exc:
         field = _SPLIT_FIELD.search(line) if isinstance(line, str) else None
         raise UsageError(exc.message, hint="" if field is None else f"put quotes around the argument: '{field[0]}'") from exc
+
     if arguments[0].fields:
         raise UsageError(f"the program {words[0]!r} must not contain fields; its arguments may")
     if shutil.which(words[0]) is None:
@@ -251,10 +254,12 @@ class Command(ProcessTask, BuiltinTask):
             text = stdout.decode()
         except ValueError as exc:
             raise InvalidReply(f"stdout is not UTF-8: {exc}") from exc
+
         if self.output == "text" and self.output_path is None:
             return text.removesuffix("\n").removesuffix("\r")
         if not text.strip():
             return ""
+
         try:
             value = read_json(stdout)
             return value if self.output_path is None else value_at(value, self.output_path)
@@ -330,6 +335,7 @@ async def _communicate(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
+
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write, process.stdin, stdin)

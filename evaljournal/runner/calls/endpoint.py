@@ -165,6 +165,7 @@ class Endpoint(HttpTask):
             content = {}
         else:
             content = case.input if isinstance(case.input, Mapping) else {"input": case.input}
+
         if self.method == "GET" and not isinstance(content, Mapping):
             raise UsageError(f"with GET, the body must be an object of parameters, not {type(content).__name__}")
         return content
@@ -213,6 +214,7 @@ class _OpenEndpoint:
         endpoint = self._endpoint
         target, content = endpoint.target(fields), endpoint.content(fields)
         headers = idempotency_headers(endpoint.idempotency_header, self._run, identity)
+
         if endpoint.method == "GET":
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
@@ -220,6 +222,7 @@ class _OpenEndpoint:
             method, body, headers, target = "GET", None, (*_JSON_HEADERS[1:], *headers), f"{path}{separator}{query}"
         else:
             method, body, headers = "POST", orjson.dumps(content), (*_JSON_HEADERS, *headers)
+
         start_time = trio.current_time()
         output, steps = await self._client.call(method, body, *headers, read=self._read, target=target)
         if steps:
@@ -252,11 +255,13 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
         return _join_chunks(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
+
     try:
         value = reply.json()
     except InvalidReply as exc:
         fix = "check the URL" if output_path is None else "check the URL, or omit --output-path to use the text"
         raise InvalidReply(f"{exc}; {fix}") from exc
+
     raise_error_in(value, error_path)
     try:
         return value if output_path is None else value_at(value, output_path)
@@ -268,6 +273,7 @@ def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, 
     """Join the chunks of a stream: strings into one string, anything else into a list."""
     outputs: list[Any] = []
     is_done = done_path is None or reply.is_done
+
     for chunk in reply.chunks():
         raise_error_in(chunk, error_path or "error")
         is_done = is_done or _is_true(chunk, done_path)
@@ -277,6 +283,7 @@ def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, 
             continue  # The first and the last chunks of a stream often contain something else.
         if output is not None:
             outputs.append(output)
+
     if not is_done:
         raise IncompleteReply(f"the stream ended before {done_path!r} was true")
     if not outputs and output_path is not None:

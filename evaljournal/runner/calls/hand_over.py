@@ -246,6 +246,7 @@ class AsyncioThread:
             while not self._is_closing:  # A task may stop the loop that it shares with others, or raise SystemExit in it.
                 with suppress(SystemExit, KeyboardInterrupt):
                     loop.run_forever()
+
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
@@ -272,12 +273,14 @@ class AsyncioThread:
             self._has_sender = True
             trio.lowlevel.spawn_system_task(self._keep_sending)
         self._wake_sender()
+
         try:
             await call.wait()
         except trio.Cancelled:
             if call in self._new_calls:
                 self._new_calls.remove(call)
                 raise
+
             loop.call_soon_threadsafe(lambda: call.task and call.task.cancel())
             with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
                 if not call.results:
@@ -334,6 +337,7 @@ class AsyncioThread:
             result = outcome.Error(exc)
         call.results.append(result)
         del result  # Its traceback refers to this frame; see `run_in_thread`.
+
         now = loop.time()
         if not self._ended_calls:
             self._first_ended_at = now if call.turn else start_time

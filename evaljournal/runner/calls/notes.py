@@ -47,6 +47,7 @@ def note(**values: Any) -> None:
     for name in values:
         if name.startswith(NOTE_PREFIX):
             raise UsageError(f"note({name}=…): names that start with {NOTE_PREFIX!r} are reserved")
+
     usage = values.get("usage")
     for amounts in (values, usage if isinstance(usage, Mapping) else {}):
         cost = amounts.get("cost")

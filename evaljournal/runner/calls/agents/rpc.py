@@ -48,6 +48,7 @@ class RpcProgram:
         """Send a request, and return its result; raise `RpcError`, `ProgramEnded` or `InvalidReply`."""
         self._last_id += 1
         await self._send({"id": self._last_id, "method": method, "params": params})
+
         async for line in self._lines:
             if not line.lstrip().startswith(b"{"):
                 continue

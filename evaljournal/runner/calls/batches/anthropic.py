@@ -80,6 +80,7 @@ class AnthropicBatches:
                 running += [job_id] if _total(job) in {0, len(batch.trials)} else []
             elif not _is_archived(job) and await self._has_prefix(job_id, batch.prefix):
                 return _submitted(batch, job)
+
         if running:
             raise OwnerUnknown(f"whether the batch was created is known when these have ended: {', '.join(running)}")
         return None
@@ -123,9 +124,11 @@ def _status(job: Mapping[str, Any], batch_id: str) -> BatchStatus:
     state = text_of(job.get("processing_status")).lower()
     if not state:
         raise InvalidReply("the reply has no status of a batch")
+
     counts = fields_of(job.get("request_counts"))
     completed = count_of(counts.get("succeeded"))
     unprocessed = (name for name in ("canceled", "expired") if state == "ended" and count_of(counts.get(name)))
+
     return BatchStatus(
         id=batch_id,
         state=next(unprocessed, state),

@@ -255,11 +255,13 @@ class BatchCalls:
         """Return the objects of a list, newest first, at least those created since a time; `cursor`: its parameter."""
         objects: list[Mapping[str, Any]] = []
         after = ""
+
         for _ in range(_MAX_PAGES):
             reply = await self.call("GET", path, query=f"{query}{after}")
             data = reply.get("data")
             if not isinstance(data, list):
                 raise InvalidReply(f"the reply from {self.url}{path} is not a list")
+
             page = [fields_of(item) for item in data]
             recent = [
                 item for item in page if since is None or (time := time_of(item.get("created_at"))) is None or time >= since

@@ -85,9 +85,11 @@ class OpenAiBatches:
         fields = {"purpose": self.purpose}
         if self.upload_path != "/files":  # Together
             fields |= {"file_name": _file_name(batch), "file_type": "jsonl"}
+
         form, media = _multipart(fields, _file_name(batch), lines), f"multipart/form-data; boundary={_BOUNDARY}"
         reply = await self.calls.call("POST", self.upload_path, form, media=media)
         file = identifier(reply.get("id"))
+
         for _ in range(_MAX_FILE_POLLS):
             if text_of(reply.get("status")).lower() not in _UNREADY_STATES:
                 return file
@@ -159,6 +161,7 @@ def _status(reply: Mapping[str, Any], batch_id: str) -> BatchStatus:
     messages = [_message(problem) for problem in problems] or [text_of(job.get("error"))]
     if not state:
         raise InvalidReply("the reply has no status of a batch")
+
     return BatchStatus(
         id=batch_id,
         state=state,

@@ -64,6 +64,7 @@ class Results:
         """Yield the lines that have a reply."""
         self._file.seek(0)
         self.broken = 0
+
         while line := self._file.readline(MAX_BYTES):
             if line.isspace():
                 continue

@@ -52,6 +52,7 @@ class Anthropic:
     def body(self, request: ChatRequest) -> dict[str, Any]:
         if request.seed is not None:
             raise UsageError("Anthropic's API has no seed; remove model-seed (seed)")
+
         system, messages = split_system(request.messages)
         output_format = None if request.schema is None else {"type": "json_schema", "schema": request.schema}
         output_config = {"effort": request.effort, "format": output_format}
@@ -61,6 +62,7 @@ class Anthropic:
             "output_config": without_none(output_config) or None,
             "stream": request.stream or None,
         }
+
         return {
             "model": request.model,
             "max_tokens": _MAX_TOKENS if request.max_tokens is None else request.max_tokens,
@@ -74,11 +76,13 @@ class Anthropic:
         content, stop_reason = reply.get("content"), reply.get("stop_reason")
         if not isinstance(content, list) or not isinstance(stop_reason, str):
             raise _invalid("the reply", reply)
+
         outcome: AnswerOutcome = _OUTCOMES.get(stop_reason, "complete")
         texts, calls, other_types = _read_blocks(content, is_complete=outcome == "complete")
         if not texts and not calls and outcome == "complete" and stop_reason != "stop_sequence":  # It may be the first token.
             types = f", only {excerpt(', '.join(other_types), 200)}" if other_types else ""
             raise EmptyReply(f"the message has neither a text nor a tool call{types}")
+
         usage = reply.get("usage")
         counts: Mapping[str, Any] = usage if isinstance(usage, Mapping) else {}
         is_fast = counts.get("speed") == "fast"  # It has another price.
@@ -96,6 +100,7 @@ class Anthropic:
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
         message: dict[str, Any] = {}
         blocks: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
+
         for event in chunks:
             match event:
                 case {"type": "message_start", "message": dict(start)}:
@@ -179,6 +184,7 @@ def _read_blocks(content: list[Any], *, is_complete: bool) -> tuple[list[str], l
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     other_types: list[str] = []
+
     for block in content:
         match block:
             case {"type": "text", "text": str(text)}:

@@ -64,6 +64,7 @@ class Gemini:
         }
         config = without_none(parameters)
         instruction = [_part(part) for content in system for part in parts_of(content)]
+
         return {
             "contents": _contents(messages),
             **({"systemInstruction": {"parts": instruction}} if instruction else {}),
@@ -76,6 +77,7 @@ class Gemini:
         usage = fields.get("usageMetadata")
         counts = fields_of(usage)
         outcome: AnswerOutcome | None = "declined"
+
         match fields:
             case {"candidates": [{"finishReason": str(reason)} as first, *_]}:
                 candidate, outcome = fields_of(first), _OUTCOMES.get(reason)
@@ -84,10 +86,12 @@ class Gemini:
                 candidate, explanation = {}, text_field(fields_of(feedback), "blockReasonMessage")
             case _:
                 raise _invalid("the reply", reply)
+
         if outcome is None:
             error = {"code": reason, "message": explanation}
             details = f": {excerpt(explanation, 300)}" if explanation else ""
             raise ErrorReply(f"the reply ended with finishReason {excerpt(reason, 100)!r}{details}", error)
+
         texts, calls, other_keys = _read_parts(_parts_of(candidate))
         if not texts and not calls and outcome == "complete":
             keys = f", only {excerpt(', '.join(other_keys), 200)}" if other_keys else ""
@@ -108,6 +112,7 @@ class Gemini:
         fields: dict[str, Any] = {}
         parts: list[Any] = []
         candidate: dict[str, Any] = {}
+
         for chunk in chunks:
             match chunk:
                 case {"candidates": [dict(), *_] as pieces}:
@@ -119,6 +124,7 @@ class Gemini:
                 case _:
                     raise _invalid("a chunk of the stream", chunk)
             fields |= without_none(chunk)
+
         if not candidate:
             if "promptFeedback" in fields:
                 return self.read({**fields, "candidates": []})
@@ -148,6 +154,7 @@ def _contents(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Convert messages; results of tools are parts of the user's next message."""
     turns: list[tuple[str, list[Any]]] = []
     names: dict[str, str] = {}
+
     for message in messages:
         role, parts = as_text(message.get("role")), []
         if role == "tool":
@@ -190,6 +197,7 @@ def _part(part: Any) -> Any:
             return part
         case _:
             attachment = attachment_of(part)
+
     if attachment is None:
         raise UsageError(f"Gemini's API takes texts, images and files, not the part {excerpt(as_text(part), 200)!r}")
     if attachment.url:
@@ -205,6 +213,7 @@ def _read_parts(parts: list[Any]) -> tuple[list[str], list[dict[str, Any]], list
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     other_keys: list[str] = []
+
     for part in parts:
         match part:
             case {"thought": True}:

@@ -50,6 +50,7 @@ def attachment_of(part: Any) -> AttachedPart | None:
             name, is_image = as_text(file.get("filename") or ""), False
         case _:
             return None
+
     if url.startswith(("https://", "http://")):
         return AttachedPart(url, "", "", name, is_image)
     head, comma, data = url.partition(",")

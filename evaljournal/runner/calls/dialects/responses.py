@@ -32,6 +32,7 @@ class Responses(Completions):
     def body(self, request: ChatRequest) -> dict[str, Any]:
         if request.seed is not None:
             raise UsageError("the Responses API has no seed; remove model-seed (seed)")
+
         json_schema = {"type": "json_schema", "name": "output", "strict": True, "schema": request.schema}
         parameters = {
             "temperature": request.temperature,
@@ -40,6 +41,7 @@ class Responses(Completions):
             "text": None if request.schema is None else {"format": json_schema},
             "stream": request.stream or None,
         }
+
         return {
             "model": request.model,
             "input": [item for message in request.messages for item in _items(message)],
@@ -53,6 +55,7 @@ class Responses(Completions):
         status, items = str(reply.get("status", "completed")), [item for item in reply["output"] if isinstance(item, Mapping)]
         if status == "failed":
             raise ErrorReply("the response has failed, and names no error")
+
         messages = [item for item in items if item.get("type") == "message"]
         calls = [_tool_call(item) for item in items if item.get("type") == "function_call"]
         parts = [part for message in messages for part in _parts(message)]
@@ -60,6 +63,7 @@ class Responses(Completions):
         if status not in {"completed", "incomplete"} or (status == "completed" and not texts and not refusals and not calls):
             types = ", ".join(sorted({str(item.get("type")) for item in items})) or "none"
             raise EmptyReply(f"the response has no answer: its status is {status!r}, its items: {excerpt(types, 200)}")
+
         reason = text_field(fields_of(reply.get("incomplete_details")), "reason")
         incomplete: AnswerOutcome = "declined" if reason == "content_filter" else "truncated"
         return Answer(
@@ -75,6 +79,7 @@ class Responses(Completions):
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
         """Return the answer in the response of the last event."""
         items: list[Any] = []
+
         for chunk in chunks:
             event = chunk.get("type") if isinstance(chunk, Mapping) else None
             if not isinstance(event, str):
@@ -98,10 +103,12 @@ def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if role == "tool":
         yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": _content(content)}
         return
+
     if content or not message.get("tool_calls"):
         if role == "assistant" and isinstance(content, list):  # Parts would need the ids of the response.
             content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
         yield {"role": role, "content": _content(content)}
+
     for call in message.get("tool_calls") or ():
         match call:
             case {"id": str() as call_id, "function": {"name": str() as name, "arguments": str() as arguments}}:

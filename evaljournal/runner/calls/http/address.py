@@ -109,6 +109,7 @@ class Address:
             host, port = parts.hostname.encode("idna"), parts.port or PORTS[parts.scheme]
         except ValueError as exc:  # a UnicodeError is one
             raise UsageError(f"{mask(url)!r} is not a valid URL: {exc}") from exc
+
         secrets = _secrets_in_url(parts, variables)
         request_headers = _expand_headers(headers, secrets)
         if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
@@ -116,6 +117,7 @@ class Address:
         proxy = Proxy.from_environment(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             add_secret(secret)
+
         query = f"?{parts.query}" if parts.query else ""
         host_name = b"[%b]" % host if b":" in host else host  # IPv6
         return cls(
@@ -149,12 +151,14 @@ class Proxy:
         url = proxies.get(scheme) or proxies.get("all")
         if not url or _is_local(host) or proxy_bypass(f"{host}:{port}"):
             return None
+
         parts = _split(url if "://" in url else f"http://{url}")
         if parts.scheme not in PORTS or not parts.hostname or not _has_valid_port(parts):
             raise UsageError(
                 f"the proxy {mask(url)!r} for {scheme}, from the environment, is not a valid http:// or https:// URL; "
                 f"change it, or bypass it: NO_PROXY={host}"
             )
+
         headers: list[tuple[bytes, bytes]] = []
         if parts.username is not None:
             headers.append((b"Proxy-Authorization", _basic_authorization(parts, secrets)))

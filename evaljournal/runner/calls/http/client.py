@@ -156,6 +156,7 @@ class _Connection(MessageReader):
                     await _with_timeout(self._read_timeout, self._stream.send_all, request)
             except trio.BrokenResourceError:
                 pass  # A server that stops reading may have replied already.
+
             while True:
                 head = ResponseHead.parse(await self.read_head(_MAX_HEAD))
                 if head.status >= _OK:
@@ -178,6 +179,7 @@ class _Connection(MessageReader):
             raise httpcore2.ReadTimeout from exc
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise httpcore2.ReadError from exc
+
         if not data and not self._has_received:
             raise Disconnected("Server disconnected without sending a response.")
         self._has_received = True
@@ -256,6 +258,7 @@ class Client:
         first_byte: float | None = None
         token_times: dict[str, float] = {}
         chunks, end = list[bytes](), b""
+
         with ReplyMemory() as memory:
             async with await self.send(method, content, *headers, target=target) as response:
                 status, reply_headers = response.head.status, response.head.text_headers
@@ -270,6 +273,7 @@ class Client:
                         end = end[-_MAX_TOKEN_MATCH:]
                     chunks.append(chunk)
                     await memory.add(len(chunk))
+
             if first_byte is None:
                 first_byte = trio.current_time() - start_time
             reply, body = Reply(status, reply_headers), b"".join(chunks)
@@ -300,6 +304,7 @@ class Client:
         target = self._target if target is None else target
         if address.proxy is not None and not address.is_secure:
             target, all_headers = f"http://{address.authority}{target}", [*all_headers, *address.proxy.headers]
+
         head: ResponseHead | None = None
         try:
             request = request_head(method, target, all_headers) + (content or b"")
@@ -330,6 +335,7 @@ class Client:
         address, proxy, timeout = self._address, self._address.proxy, self._connect_timeout
         host, port = address.origin.host.decode(), address.origin.port
         peer = (host, port) if proxy is None else (proxy.host, proxy.port)
+
         try:
             connection = _Connection(await _with_timeout(timeout, open_socket, *peer), self._read_timeout)
             try:

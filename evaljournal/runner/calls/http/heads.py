@@ -66,6 +66,7 @@ class RequestHead:
             raise InvalidMessage("the first line is not METHOD PATH HTTP/1.1")
         if _HEADERS.fullmatch(head, line.end()) is None:
             raise InvalidMessage("a header is not NAME: VALUE")
+
         headers, values = _parse_headers(head, line.end())
         is_http_1_1 = line[3] == b"1"
         if sum(name == b"host" for name, _ in headers) != 1 and (is_http_1_1 or b"host" in values):
@@ -73,6 +74,7 @@ class RequestHead:
         is_chunked, length = _framing(headers, values)
         if is_chunked and length is not None:
             raise InvalidMessage("Content-Length and Transfer-Encoding are mutually exclusive")
+
         return cls(
             method=line[1].decode("ascii"),
             target=line[2].decode("ascii"),
@@ -109,11 +111,13 @@ class ResponseHead:
             line = _STATUS_LINE.match(head)
             if line is None or _RESPONSE_HEADERS.fullmatch(head, line.end()) is None:
                 raise InvalidMessage("the response is not HTTP/1.1")
+
         status = int(line[2])
         headers, values = _parse_headers(head, line.end())
         is_chunked, length = _framing(headers, values)
         if status in _STATUSES_WITHOUT_BODY:
             is_chunked, length = False, 0
+
         is_framed_once = is_chunked != (length is not None)  # Otherwise, the body ends with the connection, or is ambiguous.
         keeps_alive = line[1] == b"1" and is_framed_once and not _is_closing(headers, values)
         return cls(status, headers, is_chunked, None if is_chunked else length, keeps_alive)
@@ -155,6 +159,7 @@ def request_head(method: str, target: str, headers: Headers) -> bytes:
     is_valid = (line := _REQUEST_LINE.match(head)) is not None and _HEADERS.fullmatch(head, line.end()) is not None
     if is_valid and head.count(b"\r\n") == len(headers) + 2:  # No value contains another header.
         return head
+
     for name, value in headers:
         if b"\n" in value or _HEADERS.fullmatch(b"%b: %b\r\n\r\n" % (name, value)) is None:
             message = f"header {name.decode('latin-1')!r} contains characters that HTTP does not allow; remove them"
@@ -230,10 +235,12 @@ class Body:
             await self._begin_chunk()
         if self.is_complete:
             return b""
+
         if not self._reader.buffer and not await self._reader.receive():
             if self._remaining is not None:
                 raise Disconnected("peer closed connection without sending complete message body")
             self.is_complete = True
+
         data = self._reader.pop(len(self._reader.buffer) if self._remaining is None else self._remaining)
         if self._remaining is not None:
             self._remaining -= len(data)

@@ -96,12 +96,14 @@ class ClientConnection(MessageReader):
         self._stream = stream
         self._headers = tuple(headers)
         self._keeps_alive = keeps_alive
+
         self.is_closed = False
         """Whether the client has closed the connection."""
         self._activity = trio.Event()
         """Set when data arrives or the connection is closed."""
         self._demand = trio.Event()
         """Set when more data is needed."""
+
         self.call_scope = trio.CancelScope()
         """Scope of the request that is being answered; cancelled when the client disconnects."""
         self._scope = trio.CancelScope()
@@ -157,6 +159,7 @@ class ClientConnection(MessageReader):
             if self.is_reply_started:
                 raise
             await self.reject(exc.reply_status, str(exc))
+
         if self._is_reply_complete and self._is_kept_open:
             return True
         await self._linger()
@@ -172,6 +175,7 @@ class ClientConnection(MessageReader):
             self.is_closed = not data
             self.buffer += data
             self._activity.set()
+
             if not data:
                 self.call_scope.cancel()
                 return
@@ -193,6 +197,7 @@ class ClientConnection(MessageReader):
         assert head is not None
         if head.expects_continue and not self.buffer:
             await self._stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+
         body = Body(self, is_chunked=head.length is None, length=head.length)
         parts: list[bytes] = []
         size = 0

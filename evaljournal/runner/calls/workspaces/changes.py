@@ -39,6 +39,7 @@ def changes_of(path: Path, original: Original, places: Places) -> dict[str, Any]
     """Return what has changed in a workspace since its files were at these places, as it is recorded."""
     changes = _Changes()
     missing = {name: fact for name, fact in original.index.items() if fact.sha256 and not name.startswith(".git/")}
+
     for number, entry in enumerate(walk(path, skipped=".git")):
         if isinstance(entry, str):
             changes.add_problem(entry)
@@ -110,11 +111,13 @@ class _Changes:
         name = name if name.isprintable() else json.dumps(name)  # A line break would begin another file.
         lines = [f"--- {'/dev/null' if change == 'added' else f'a/{name}'}"]
         lines += [f"+++ {'/dev/null' if change == 'deleted' else f'b/{name}'}"]
+
         old_lines, new_lines = _lines(old), _lines(new)
         if old_lines is None or new_lines is None:
             lines += ["Binary files or files that are too large differ"]
         else:
             lines += hunks(old_lines, new_lines)
+
         size = sum(len(line) + 1 for line in lines)
         if self._diff_size + size > MAX_DIFF:
             self.omitted_diffs += 1

@@ -28,6 +28,7 @@ def end_programs(name: str, value: str) -> int:
         return 0
     entry, ended = f"{name}={value}", set[int]()
     spared = _own_processes()
+
     for _ in range(_ROUNDS):
         pids = _processes(entry) - spared
         for pid in pids:
