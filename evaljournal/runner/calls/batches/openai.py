@@ -155,12 +155,14 @@ def _expires(job: Mapping[str, Any]) -> str:
 
 def _status(reply: Mapping[str, Any], batch_id: str) -> BatchStatus:
     job = _job(reply)
-    state, counts = text_of(job.get("status")).lower(), fields_of(job.get("request_counts"))
+    state = text_of(job.get("status")).lower()
+    if not state:
+        raise InvalidReply("the reply has no status of a batch")
+
+    counts = fields_of(job.get("request_counts"))
     errors = fields_of(job.get("errors")).get("data")
     problems = [fields_of(error) for error in errors[:_MAX_ERRORS]] if isinstance(errors, list) else []
     messages = [_message(problem) for problem in problems] or [text_of(job.get("error"))]
-    if not state:
-        raise InvalidReply("the reply has no status of a batch")
 
     return BatchStatus(
         id=batch_id,
