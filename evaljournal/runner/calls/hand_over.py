@@ -261,7 +261,7 @@ class AsyncioThread:
         function: Callable[[Any], Awaitable[Any]],
         value: Any,
         on_late: OnLateResult,
-        count_call: Callable[..., None] = lambda *_, **__: None,
+        count_call: Callable[..., None],
     ) -> Any:
         """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds.
 
