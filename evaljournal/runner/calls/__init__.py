@@ -28,9 +28,6 @@ LateOutcome = Literal["succeeded", "failed"]
 """How an abandoned call ended."""
 
 OnLateResult = Callable[[LateOutcome], None]
-"""Called when an abandoned call ends."""
-
-
 WorkerEnd = Literal["worker_died", "worker_lost"]
 
 

@@ -297,8 +297,6 @@ class AsyncioThread:
             self._sender = None
 
     async def _keep_sending(self) -> None:
-        """Hand over the calls of each turn."""
-
         def abort(_: object) -> trio.lowlevel.Abort:
             self._sender = None
             return trio.lowlevel.Abort.SUCCEEDED

@@ -15,7 +15,6 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt
 
 IDENTITY_FIELDS: Final = completions.IDENTITY_FIELDS | {"client_metadata"}
-"""Fields of a request that name its caller. They cannot change the answer, so the keys of steps leave them out."""
 _CLIENT_ROLES: Final = frozenset({"developer", "system", "user"})
 _LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 

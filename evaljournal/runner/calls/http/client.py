@@ -150,7 +150,7 @@ class _Connection(MessageReader):
         self._has_received = False
         try:
             try:
-                if self._read_timeout is None:
+                if self._read_timeout is None:  # Checked here, too: a call of the helper would take longer than the check.
                     await self._stream.send_all(request)
                 else:
                     await _with_timeout(self._read_timeout, self._stream.send_all, request)

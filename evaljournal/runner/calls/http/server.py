@@ -60,7 +60,6 @@ class TokenListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
         self._waiters = trio.lowlevel.ParkingLot()
 
     async def accept(self) -> trio.abc.HalfCloseableStream:
-        """Wait for a place, then for a connection."""
         while len(self._accepted_at) >= MAX_WITHOUT_TOKEN:
             oldest, accepted_at = next(iter(self._accepted_at.items()))
             with trio.move_on_at(accepted_at + CROWDED_TIMEOUT) as wait:
