@@ -118,9 +118,12 @@ def _address(chat: "Chat") -> Address:
         key_headers = {chat.key_env: key_headers.get(chat.key_env, default_header)}
     elif base.rstrip("/") != dialect.base_url.rstrip("/"):
         key_headers = {}
+    # A header that the user sets replaces the one with the key.
     if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
         key = next((name for name in key_headers if os.environ.get(name)), next(iter(key_headers), None))
-        headers |= {} if key is None else {key_headers[key][0]: f"{key_headers[key][1]}${{{key}}}"}
+        if key is not None:
+            header, prefix = key_headers[key]
+            headers[header] = f"{prefix}${{{key}}}"
 
     query = "&".join(filter(None, (path_query, query)))
     return Address.parse(f"{base.rstrip('/')}{path}{'?' if query else ''}{query}", headers)

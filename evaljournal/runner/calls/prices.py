@@ -64,7 +64,7 @@ class Price:
             return None
         write_cost = sum(count * (rate or 0) for count, rate in writes)
         written = tokens.cache_writes + tokens.cache_writes_1h
-        cached = min(tokens.cached, max(0, tokens.input - written))
+        cached = min(tokens.cached, max(0, tokens.input - written))  # The counts of a server may contradict each other.
         cached_cost = cached * (price.input if price.cached is None else price.cached)
         input_cost = max(0, tokens.input - cached - written) * price.input
         return round(factor * (input_cost + cached_cost + write_cost + tokens.output * price.output) / 1_000_000, 9)

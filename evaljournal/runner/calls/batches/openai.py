@@ -104,8 +104,9 @@ class OpenAiBatches:
         for job in jobs:
             if fields_of(job.get("metadata")).items() >= _metadata(batch).items():
                 return _submitted(batch, job)
-        if all(job.get("metadata") for job in jobs):
+        if all(job.get("metadata") for job in jobs):  # The provider keeps it, so the files need not be listed.
             return None
+
         files = await self.calls.list_since("/files", None, "after", f"purpose={self.purpose}")
         file_ids = {text_of(file.get("id")) for file in files if file.get("filename") == _file_name(batch)}
         return next((_submitted(batch, job) for job in jobs if job.get("input_file_id") in file_ids), None)

@@ -302,7 +302,7 @@ class Client:
         if content is not None:
             all_headers.append((b"Content-Length", b"%d" % len(content)))
         target = self._target if target is None else target
-        if address.proxy is not None and not address.is_secure:
+        if address.proxy is not None and not address.is_secure:  # With TLS, there is a tunnel instead.
             target, all_headers = f"http://{address.authority}{target}", [*all_headers, *address.proxy.headers]
 
         head: ResponseHead | None = None

@@ -350,6 +350,7 @@ class Reply:
         check_values(self.body, b",[{\n\r")
         text = self.text()
         is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if is_sse else "\n")
+        # The last of several JSON lines may be complete without its line break, which is known when it is parsed.
         if is_incomplete and (is_sse or not text):
             raise IncompleteReply(f"the stream ended within {_masked_end(text)!r}")
 

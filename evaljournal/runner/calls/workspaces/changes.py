@@ -103,6 +103,7 @@ class _Changes:
             self.files.append(file)
         else:
             self.unlisted_files += 1
+        # No diff if only the mode differs, or the content is unknown.
         if change == "deleted" or new.sha256 not in {"", old.sha256}:
             self._add_diff(path, change, *texts)
 
