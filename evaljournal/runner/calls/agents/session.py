@@ -63,7 +63,6 @@ class AgentSession:
     _counts: dict[str, float] = attrs.field(init=False, factory=dict[str, float])
     """Tokens, and the `cost` in dollars."""
     _logins: list[str] = attrs.field(init=False, factory=list[str])
-    """Names of the ways to log in."""
     _session: str = attrs.field(init=False, default="")
 
     async def open(self, program: RpcProgram) -> None:

@@ -158,7 +158,6 @@ class ClaudeTranscript(Transcript):
 class CodexTranscript(Transcript):
     program = "codex"
     _message = ""
-    """The last reply of the model."""
 
     def read_event(self, event: Mapping[str, Any]) -> None:
         item = dict(fields_of(event.get("item")))

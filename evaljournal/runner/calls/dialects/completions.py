@@ -32,7 +32,6 @@ class Completions:
     first_token = re.compile(rb'"(?:content|refusal|reasoning|reasoning_content|arguments)":\s{0,9}"[^"]')
 
     def takes_temperature(self, model: str) -> bool:
-        """Return whether a model takes a temperature: OpenAI's reasoning models reject it."""
         return _REASONING_MODELS.match(model) is None
 
     def path(self, _model: str, *, stream: bool) -> str:

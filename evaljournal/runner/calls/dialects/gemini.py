@@ -44,7 +44,6 @@ class Gemini:
     first_token: Final = re.compile(rb'"text":\s{0,9}"[^"]|"functionCall"')
 
     def takes_temperature(self, _model: str) -> bool:
-        """Return True: all models take a temperature."""
         return True
 
     def path(self, model: str, *, stream: bool) -> str:

@@ -363,7 +363,6 @@ class Client:
 
 
 async def _open_tunnel(connection: _Connection, target: str, headers: Headers) -> None:
-    """Make a proxy forward the bytes of a connection to a host and port."""
     head = await connection.call(request_head("CONNECT", target, [(b"Host", target.encode()), *headers]))
     if head.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise httpcore2.ProxyError(f"{head.status} from the proxy")

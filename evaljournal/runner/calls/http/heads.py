@@ -187,7 +187,6 @@ class MessageReader:
 
     def __init__(self) -> None:
         self.buffer = bytearray()
-        """Bytes that were received and not yet read."""
 
     async def receive(self) -> bool:
         """Add received bytes to the buffer; return False if the peer has closed the connection."""
