@@ -26,7 +26,7 @@ from evaljournal.runner.calls.batches.api import (
 )
 from evaljournal.runner.calls.batches.openai import OpenAiBatches
 from evaljournal.runner.calls.chat import Chat
-from evaljournal.runner.calls.http.reply import InvalidReply, NoResponse
+from evaljournal.runner.calls.http.reply import BadStatus, InvalidReply, NoResponse
 from evaljournal.runner.errors import UsageError
 from tests.batch_servers import BatchServer, connect_in_memory
 
@@ -179,6 +179,19 @@ async def test_another_api_key(
     assert api.account("run") != api.account("run 2")
     assert api.account("run") == api.account("run")
     assert api != other
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_failed_poll(server: BatchServer, dialect: str) -> None:
+    """A status that says nothing about the batch is raised as it is; the error is not its own cause."""
+    del server
+    api = open_api(dialect, "poll:500")
+    submitted = await api.submit(*prepare(api))
+
+    with pytest.raises(BadStatus) as raised:
+        await api.poll(submitted.id)
+
+    assert raised.value.__cause__ is None
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

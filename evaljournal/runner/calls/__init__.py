@@ -28,9 +28,6 @@ LateOutcome = Literal["succeeded", "failed"]
 """How an abandoned call ended."""
 
 OnLateResult = Callable[[LateOutcome], None]
-"""Called when an abandoned call ends."""
-
-
 WorkerEnd = Literal["worker_died", "worker_lost"]
 
 
@@ -71,14 +68,10 @@ class TrialInput(Protocol):
         ...
 
     @property
-    def case(self) -> Case:
-        """Its case."""
-        ...
+    def case(self) -> Case: ...
 
 
 class Task(Protocol):
-    """Something that returns an output for an input."""
-
     @property
     def takes_trial(self) -> bool:
         """Whether it is called with a `TrialInput` instead of the case's input."""
@@ -90,8 +83,6 @@ class Task(Protocol):
 
 
 class WrappedTask:
-    """A task around another one."""
-
     def __init__(
         self, task: Task, call: Callable[[Task, Any, OnLateResult], Awaitable[Any]], *, takes_trial: bool = True
     ) -> None:
@@ -120,8 +111,6 @@ class OpenableTask(Protocol):
 
 @runtime_checkable
 class Billed(Protocol):
-    """A task or a scorer whose cost can be estimated before a call."""
-
     def check_price(self, case: Case, /) -> None:
         """Raise a `UsageError` if the model for a case has no price."""
         ...

@@ -74,7 +74,6 @@ class Acp(ProcessTask, BuiltinTask):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The command line, the files it names, the permissions and the prompts."""
         program = self._program.definition
         fields = {"acp": program["command"], "files": program["files"], "allow": self.allow}
         return {**fields, "prompt": self.prompt, "turns": self.turns, **files_definition(self.variant_files)}
@@ -85,20 +84,18 @@ class Acp(ProcessTask, BuiltinTask):
         self.prompts(case)
 
     def prompts(self, case: Case) -> list[str]:
-        """Return the prompts for a case."""
         if self.turns is not None:
             return turns_of(case, self.turns)
         return [as_text(case.input) if self._template is None else self._template.fill(Fields(case))]
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return the command line and the prompts for a case, as they are recorded."""
         return {"acp": self._program.arguments(case), "prompts": self.prompts(case)}
 
     async def execute(self, value: TrialInput, run: str) -> str:
-        """Start the agent for a trial, send it the prompts, and return its last message."""
         arguments, workspace = self._program.arguments(value.case), open_workspace()
         directory, name = Path.cwd() if workspace is None else workspace.path, Path(arguments[0]).name
         session = AgentSession(AgentSteps(), directory, self.allow, has_files=workspace is not None, name=name)
+
         process = await start_process(arguments, value, run)
         assert process.stdin is not None
         assert process.stdout is not None
@@ -119,6 +116,7 @@ class Acp(ProcessTask, BuiltinTask):
         finally:
             await end_process(process)
             session.close()
+
         if method and code:
             raise exit_error(arguments[0], code, bytes(stderr))
         if method:
@@ -136,6 +134,7 @@ class Acp(ProcessTask, BuiltinTask):
                     break
         except RpcError as exc:
             raise AgentFailed(f"the agent has answered with an error: {str(exc)[:2_000]} (code {exc.code})") from exc
+
         if reason in _OUTCOMES:
             engine_note(answer={"outcome": _OUTCOMES[reason], "finish_reason": reason})
         elif reason != "end_turn":

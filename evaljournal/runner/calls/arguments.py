@@ -17,11 +17,9 @@ TARGETS: Final = {
     "acp": "Acp",
     "output_key": "RecordedOutput",
 }
-"""Target → the class of its task."""
 
 
 def new_task(target: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the task of a target."""
     class_name = TARGETS[target]
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
     module = import_module(f"evaljournal.runner.calls.{name}")  # Imported here: an HTTP client is slow to import.

@@ -38,8 +38,6 @@ def max_output(body: Mapping[str, Any]) -> int | None:
 
 
 class CallSize(NamedTuple):
-    """What is known of a call before it starts."""
-
     input_bytes: int = 0
     """Bytes of text in its request; 0: unknown."""
     max_output: int | None = None

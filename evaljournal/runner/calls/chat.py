@@ -81,7 +81,6 @@ def _one_model(chat: "Chat") -> str | None:
 
 
 def _template(chat: "Chat") -> list[Any]:
-    """Combine system prompt, messages and prompt into one template."""
     if chat.prompt is not None and chat.messages is not None:
         raise UsageError("prompt and messages are mutually exclusive; pass one of them")
     if chat.prompt is not None and chat.turns is not None:
@@ -95,7 +94,6 @@ def _template(chat: "Chat") -> list[Any]:
 
 
 def is_messages(value: object) -> bool:
-    """Return whether a value is a list of chat messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "role" in item for item in value)
 
 
@@ -104,11 +102,13 @@ def _address(chat: "Chat") -> Address:
     dialect = chat.api
     base, _, query = chat.url.partition("?")
     path, _, path_query = dialect.path(chat.model_name, stream=chat.stream).partition("?")
+
     version = path.split("/")[1]
     if re.fullmatch(r"v\d\w*", version):  # A provider's documentation may show the URL with the version, or without.
         base = base.rstrip("/").removesuffix(f"/{version}")
     if Template.parse(base, "base_url").fields:
         raise UsageError(f"base_url {mask(chat.url)!r} must not contain fields; the model may")
+
     headers = {**dialect.headers, **chat.headers}
     key_headers = dict(dialect.key_variables)
     if chat.key_env is not None:
@@ -118,9 +118,13 @@ def _address(chat: "Chat") -> Address:
         key_headers = {chat.key_env: key_headers.get(chat.key_env, default_header)}
     elif base.rstrip("/") != dialect.base_url.rstrip("/"):
         key_headers = {}
+    # A header that the user sets replaces the one with the key.
     if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
         key = next((name for name in key_headers if os.environ.get(name)), next(iter(key_headers), None))
-        headers |= {} if key is None else {key_headers[key][0]: f"{key_headers[key][1]}${{{key}}}"}
+        if key is not None:
+            header, prefix = key_headers[key]
+            headers[header] = f"{prefix}${{{key}}}"
+
     query = "&".join(filter(None, (path_query, query)))
     return Address.parse(f"{base.rstrip('/')}{path}{'?' if query else ''}{query}", headers)
 
@@ -223,12 +227,10 @@ class Chat(HttpTask):
 
     @property
     def url(self) -> str:
-        """The base URL."""
         return self.base_url or self.api.base_url
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Everything that affects the outputs, with secrets masked."""
         definition = {
             **({} if self.dialect_name == DEFAULT_DIALECT else {"dialect": self.dialect_name}),
             "model": self.model_name,
@@ -243,7 +245,6 @@ class Chat(HttpTask):
         return {**mask_definition(definition), **address}
 
     def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
-        """Return the request for these messages."""
         request = ChatRequest(
             model=model or self.model_name,
             messages=messages,
@@ -265,7 +266,6 @@ class Chat(HttpTask):
 
     @property
     def file_columns(self) -> list[str]:
-        """The columns with images and files."""
         return [*self.images, *self.files]
 
     @property
@@ -300,11 +300,9 @@ class Chat(HttpTask):
 
     @property
     def has_one_model(self) -> bool:
-        """Whether all cases use the same model."""
         return self._one_model is not None
 
     def model_for(self, case: Case) -> str:
-        """Return the model for a case."""
         return self._model.fill(Fields(case)) if self._one_model is None else self._one_model
 
     def target_for(self, case: Case) -> str | None:
@@ -327,7 +325,6 @@ class Chat(HttpTask):
         return self.recorded_request(self.conversation(case), case)
 
     def check_price(self, case: Case, /) -> None:
-        """Raise a `UsageError` if the model for a case has no price."""
         model = self.model_for(case)
         if price_of(model, self._prices) is None:
             raise UsageError(
@@ -340,7 +337,6 @@ class Chat(HttpTask):
         return self.size_of(self.conversation(case))
 
     def size_of(self, messages: Sequence[Any]) -> CallSize:
-        """Return the size of a call with these messages."""
         return CallSize(text_bytes(orjson.dumps(messages)), self._max_output)
 
     def estimate(self, case: Case, _: float | None = None, tier: str = "", /) -> dict[str, float]:
@@ -361,6 +357,7 @@ class Chat(HttpTask):
             usage["input_tokens"] = -(-len(orjson.dumps(messages)) // _BYTES_PER_TOKEN) + further_tokens
         if self._max_output is not None:
             usage["output_tokens"] = self._max_output
+
         price = price_of(model, self._prices)
         if price is not None and len(usage) == 2:  # noqa: PLR2004  # input and output
             tokens = Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))
@@ -375,7 +372,6 @@ class Chat(HttpTask):
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChat]":
-        """Keep connections open for a session."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
             yield OpenChat(self, client, self._prices, run)
 
@@ -401,7 +397,6 @@ class OpenChat:
     """Case, messages and body of the last request that was recorded and not sent."""
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return the request for a case."""
         chat = self._chat
         messages, model = chat.conversation(case), chat.model_for(case)
         body = chat.body(messages, model)
@@ -409,19 +404,21 @@ class OpenChat:
         return chat.as_recorded(body, model, case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Send the messages for the case, or its turns, and return the last reply."""
         chat = self._chat
         (case, messages, body), self._rendered = self._rendered, (None, [], None)
         if case is not trial.case:
             messages, body = chat.conversation(trial.case), None
+
         if chat.turns is not None:
             attach = await self._read_attachments(messages, trial.case)
             turns = turns_of(trial.case, chat.turns)
             send = partial(self._send_turn, trial, attach, (len(turns), set[str]()))
             return await converse(turns, messages[:-1], send)
+
         if chat.has_files:
             attach = await self._read_attachments(messages, trial.case)
             messages, body = attach(messages), None
+
         answer = await self._answer(messages, trial, trial.trial, body)
         if facts := {**answer.facts, **({"usage": answer.usage} if answer.usage else {})}:
             engine_note(answer=facts)
@@ -467,12 +464,14 @@ class OpenChat:
         message = await model_step(f"turn {number}", request, call, lambda: usages[0] or None, size)
         if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
+
         outcomes.add(message.get("outcome", ""))
         facts = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
         if number == turn_count and (outcome := min(outcomes - {""}, default="")):
             facts["outcome"] = outcome
         if number == turn_count and facts:
             engine_note(answer=facts)  # The steps have the usage.
+
         if message.get("tool_calls"):
             return {name: message[name] for name in _MESSAGE_FIELDS}
         return message["content"] if number < turn_count else self._output(message["content"], message.get("outcome"))
@@ -575,13 +574,11 @@ def _merge(body: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any
 
 
 def _message(answer: Answer) -> dict[str, Any]:
-    """Return an answer as a message of a conversation."""
     calls = {"tool_calls": list(answer.tool_calls)} if answer.tool_calls else {}
     return {"role": "assistant", "content": answer.text, **calls}
 
 
 def _part(attachment: CaseFile) -> dict[str, Any]:
-    """Return an image or a file as a part of a message."""
     url = f"data:{attachment.media_type};base64,{attachment.data}"
     if attachment.kind == "image":
         return {"type": "image_url", "image_url": {"url": url}}
@@ -589,7 +586,6 @@ def _part(attachment: CaseFile) -> dict[str, Any]:
 
 
 def _attach(messages: Sequence[Any], parts: Sequence[Any], position: int) -> list[Any]:
-    """Return messages with further parts of the one at a position."""
     if not parts:
         return list(messages)
     content = messages[position].get("content")

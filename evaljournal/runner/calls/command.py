@@ -75,17 +75,20 @@ def _arguments(command: "Command") -> tuple[Template, ...]:
             raise UsageError("with shell=True, the command must be a string")
         _add_secrets(line)
         return ()
+
     try:
         words = shlex.split(line) if isinstance(line, str) else list(line)
     except ValueError as exc:
         raise UsageError(f"cannot parse the command {mask(str(line))!r}: {exc}; check its quotes") from exc
     if not words:
         raise UsageError("the command is empty")
+
     try:
         arguments = tuple(Template.parse(word, f"the argument {word!r}") for word in words)
     except UsageError as exc:
         field = _SPLIT_FIELD.search(line) if isinstance(line, str) else None
         raise UsageError(exc.message, hint="" if field is None else f"put quotes around the argument: '{field[0]}'") from exc
+
     if arguments[0].fields:
         raise UsageError(f"the program {words[0]!r} must not contain fields; its arguments may")
     if shutil.which(words[0]) is None:
@@ -126,12 +129,10 @@ class ProcessTask:
 
     @property
     def default_slots(self) -> int:
-        """The number of CPUs, at least 4."""
         return max(4, os.cpu_count() or 1)
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> AsyncGenerator[Task]:
-        """Open the task for a session of the run."""
         await trio.lowlevel.checkpoint()
         task: Any = self
         yield WrappedTask(task, lambda _, value, __: self.execute(value, run), takes_trial=self.takes_trial)
@@ -173,7 +174,6 @@ class Command(ProcessTask, BuiltinTask):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The command line, the files it names (such as a script), and how its output is read."""
         line = self.command if isinstance(self.command, str) else list(self.command)
         words = line if isinstance(line, list) else line.split()
         return {
@@ -201,7 +201,6 @@ class Command(ProcessTask, BuiltinTask):
                 )
 
     def arguments(self, case: Case) -> list[str]:
-        """Return the command line for a case."""
         if self.shell:
             assert isinstance(self.command, str)
             return ["/bin/sh", "-c", self.command] if os.name == "posix" else ["cmd", "/c", self.command]
@@ -213,16 +212,13 @@ class Command(ProcessTask, BuiltinTask):
 
     @property
     def uses_workspace(self) -> bool:
-        """Whether an argument contains the path of the workspace."""
         return any(WORKSPACE in argument.fields for argument in self._arguments)
 
     @property
     def fields(self) -> list[str]:
-        """The fields of the case in its arguments."""
         return [name for argument in self._arguments for name in argument.fields if name != WORKSPACE]
 
     def stdin(self, case: Case) -> bytes:
-        """Return the bytes that are written to stdin for a case."""
         if self.fields:
             return b""
         return orjson.dumps(case.input) + b"\n"
@@ -233,11 +229,10 @@ class Command(ProcessTask, BuiltinTask):
         return {"command": self.arguments(case), **stdin}
 
     async def execute(self, value: TrialInput, run: str) -> Any:
-        """Run the command for a trial, and return its output."""
         arguments = self.arguments(value.case)
         stdin = self.stdin(value.case)
         process = await start_process(arguments, value, run)
-        if self.output not in ("text", "json"):
+        if self.reports_steps:
             from evaljournal.runner.calls.agents.transcripts import TRANSCRIPTS  # noqa: PLC0415  # few commands need it
 
             transcript = TRANSCRIPTS[self.output]()
@@ -259,10 +254,12 @@ class Command(ProcessTask, BuiltinTask):
             text = stdout.decode()
         except ValueError as exc:
             raise InvalidReply(f"stdout is not UTF-8: {exc}") from exc
+
         if self.output == "text" and self.output_path is None:
             return text.removesuffix("\n").removesuffix("\r")
         if not text.strip():
             return ""
+
         try:
             value = read_json(stdout)
             return value if self.output_path is None else value_at(value, self.output_path)
@@ -282,24 +279,20 @@ def _own_file(workspace: Workspace, word: str) -> str:
 
 
 async def start_process(arguments: Sequence[str], trial: TrialInput, run: str) -> trio.Process:
-    """Start a program for an attempt, in its workspace; it leads a process group of its own, which `end_process` ends."""
     workspace = open_workspace()
     environment = {**os.environ} if workspace is None else workspace.environment()
-    own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: run}
-    key = idempotency_key(run, trial.trial)
-    variables = {**environment, **gateway_env(), **own, "EVALJOURNAL_IDEMPOTENCY_KEY": key}
-    return await open_program(arguments, variables, None if workspace is None else workspace.path)
+    own = {"EVALJOURNAL_TRIAL": trial.trial, RUN: run, "EVALJOURNAL_IDEMPOTENCY_KEY": idempotency_key(run, trial.trial)}
+    directory = None if workspace is None else workspace.path
+    return await open_program(arguments, {**environment, **gateway_env(), **own}, directory)
 
 
 def exit_error(program: str, code: int, stderr: bytes, stdout: bytes = b"") -> Exception:
-    """Return the error of a program that has exited with a code other than 0."""
     reason = stderr.decode("utf-8", "replace").strip() or stdout[-_MAX_SHOWN:].decode("utf-8", "replace").strip()
     error = CommandMissing if code in CANNOT_RUN else CommandFailed
     return error(f"{Path(program).name!r} {exit_text(code)}: {reason or 'nothing on stderr'}")
 
 
 def exit_text(code: int) -> str:
-    """Return how a process ended."""
     if code > 0:
         return f"exited with code {code}"
     try:
@@ -342,6 +335,7 @@ async def _communicate(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
+
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write, process.stdin, stdin)

@@ -55,7 +55,6 @@ class BuiltinTask:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the definition."""
         return digest(canonical(self.definition, f"the {self.__name__}"))
 
     async def __call__(self, value: Any, /) -> Any:
@@ -64,13 +63,10 @@ class BuiltinTask:
             return await task.call(_SingleCall(Case(input=value)), lambda _: None)
 
     def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
-        """Open the task for a session of the run with this id."""
         raise NotImplementedError
 
 
 class HttpTask(BuiltinTask):
-    """A task that calls one address."""
-
     __slots__ = ()
     _address: Address
 
@@ -131,7 +127,6 @@ class Endpoint(HttpTask):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """Everything that affects the outputs, with secrets masked."""
         return {
             "url": mask_shapes(self.url),
             "method": self.method,
@@ -170,6 +165,7 @@ class Endpoint(HttpTask):
             content = {}
         else:
             content = case.input if isinstance(case.input, Mapping) else {"input": case.input}
+
         if self.method == "GET" and not isinstance(content, Mapping):
             raise UsageError(f"with GET, the body must be an object of parameters, not {type(content).__name__}")
         return content
@@ -181,13 +177,11 @@ class Endpoint(HttpTask):
         return self.request_with(turn_fields(case, [{"role": "user", "content": turns_of(case, self.turns)[0]}]))
 
     def request_with(self, fields: Fields) -> dict[str, Any]:
-        """Return the request with these fields of a case."""
         target, content = self.target(fields), self.content(fields)
         return {**({} if target is None else {"path": target}), ("query" if self.method == "GET" else "body"): content}
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenEndpoint]":
-        """Keep connections open for a session."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
             yield _OpenEndpoint(self, self._address, client, run)
 
@@ -205,7 +199,6 @@ class _OpenEndpoint:
         return self._endpoint.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Send the case, or its turns, and return the output in the last reply."""
         if self._endpoint.turns is None:
             return await self._send(Fields(trial.case), trial.trial)
 
@@ -221,6 +214,7 @@ class _OpenEndpoint:
         endpoint = self._endpoint
         target, content = endpoint.target(fields), endpoint.content(fields)
         headers = idempotency_headers(endpoint.idempotency_header, self._run, identity)
+
         if endpoint.method == "GET":
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
@@ -228,6 +222,7 @@ class _OpenEndpoint:
             method, body, headers, target = "GET", None, (*_JSON_HEADERS[1:], *headers), f"{path}{separator}{query}"
         else:
             method, body, headers = "POST", orjson.dumps(content), (*_JSON_HEADERS, *headers)
+
         start_time = trio.current_time()
         output, steps = await self._client.call(method, body, *headers, read=self._read, target=target)
         if steps:
@@ -240,7 +235,6 @@ class _OpenEndpoint:
 
 
 def turn_fields(case: Case, messages: list[Message]) -> Fields:
-    """Return the fields of one turn of a case."""
     return Fields(case, {"messages": messages, "turn": messages[-1]["content"]})
 
 
@@ -257,16 +251,17 @@ def idempotency_key(run: str, trial: str) -> str:
 
 
 def output_of(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
-    """Return the output in a reply."""
     if reply.is_stream:
         return _join_chunks(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
+
     try:
         value = reply.json()
     except InvalidReply as exc:
         fix = "check the URL" if output_path is None else "check the URL, or omit --output-path to use the text"
         raise InvalidReply(f"{exc}; {fix}") from exc
+
     raise_error_in(value, error_path)
     try:
         return value if output_path is None else value_at(value, output_path)
@@ -278,6 +273,7 @@ def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, 
     """Join the chunks of a stream: strings into one string, anything else into a list."""
     outputs: list[Any] = []
     is_done = done_path is None or reply.is_done
+
     for chunk in reply.chunks():
         raise_error_in(chunk, error_path or "error")
         is_done = is_done or _is_true(chunk, done_path)
@@ -287,6 +283,7 @@ def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, 
             continue  # The first and the last chunks of a stream often contain something else.
         if output is not None:
             outputs.append(output)
+
     if not is_done:
         raise IncompleteReply(f"the stream ended before {done_path!r} was true")
     if not outputs and output_path is not None:

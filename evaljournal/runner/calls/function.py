@@ -42,8 +42,6 @@ class WrongLoop(Fatal):
 
 
 class FunctionTask:
-    """A function as a task."""
-
     takes_trial: bool = False
 
     def __init__(
@@ -63,6 +61,7 @@ class FunctionTask:
         self._now = loop_clock()
         self.blocking_calls = 0
         """Number of consecutive calls, up to the last one, that blocked the event loop from their start to their end."""
+
         calls = {None: self._call_in_thread, "trio": self._call_in_trio, "asyncio": self._call_in_asyncio}
         self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = calls[self.loop]
 
@@ -128,6 +127,7 @@ def _await_in_context(awaitable: Any, context: contextvars.Context) -> Generator
     """Await a coroutine whose code runs in a context; return its result, and whether it has waited for anything."""
     if not isinstance(awaitable, types.CoroutineType):
         return (yield from awaitable.__await__()), True
+
     step: Callable[[Any], Any] = awaitable.send
     value: Any = None
     has_waited = False
@@ -172,6 +172,7 @@ def detect_loops(function: object) -> list[Loop]:
                 if id(target) not in visited_ids and _is_followed(target):
                     visited_ids.add(id(target))
                     next_definitions.append(target)
+
         loops: list[Loop] = [loop for loop in LOOPS if loop in modules]
         if loops:
             return loops
@@ -188,11 +189,13 @@ def _referenced_values(value: object) -> Iterator[object]:
     if inspect.iscoroutine(value):
         yield from _named_values(value.cr_code, value.cr_frame.f_globals if value.cr_frame else {})
         return
+
     while isinstance(value, functools.partial):
         value = cast("object", value.func)
     value = getattr(value, "__wrapped__", value)
     if not hasattr(value, "__code__"):
         value = getattr(value, "__call__", value)  # noqa: B004  # the code of an object is that of its `__call__`
+
     function = getattr(value, "__func__", value)
     if isinstance(function, types.FunctionType):
         yield from _named_values(function.__code__, function.__globals__)

@@ -55,11 +55,9 @@ class _Call:
         self._waiter: trio.lowlevel.Task | None = None
 
     def run(self) -> None:
-        """Make the call."""
         self.results.append(outcome.capture(self.context.run, self.function, self.value))
 
     async def wait(self) -> None:
-        """Wait for the result."""
         self._waiter = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
 
@@ -103,7 +101,6 @@ class ThreadPool:
             self.end_thread()
 
     def add_thread(self) -> None:
-        """Start a thread."""
         threading.Thread(target=self._work, name="evaljournal-function", daemon=True).start()
         self.threads += 1
 
@@ -118,7 +115,6 @@ class ThreadPool:
         self._calls_in_flight += 1
 
     async def call(self, function: Callable[[Any], Any], value: Any, on_late: OnLateResult) -> Any:
-        """Call a function in a thread."""
         if self.threads <= self._calls_in_flight:
             self.add_thread()
         call = _Call(function, value, on_late)
@@ -182,8 +178,6 @@ class SharedThreads(ThreadPool):
 
 
 class _AsyncioCall(_Call):
-    """A call of an asyncio function."""
-
     __slots__ = ("count_call", "task", "turn")
 
     def __init__(
@@ -213,7 +207,6 @@ class AsyncioThread:
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._new_calls: list[_AsyncioCall] = []
-        """Calls that are not handed over yet."""
         self._has_sender = False
         self._sender: trio.lowlevel.Task | None = None
         """The task that hands them over in the next turn, while it waits for the first one."""
@@ -253,6 +246,7 @@ class AsyncioThread:
             while not self._is_closing:  # A task may stop the loop that it shares with others, or raise SystemExit in it.
                 with suppress(SystemExit, KeyboardInterrupt):
                     loop.run_forever()
+
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
@@ -267,7 +261,7 @@ class AsyncioThread:
         function: Callable[[Any], Awaitable[Any]],
         value: Any,
         on_late: OnLateResult,
-        count_call: Callable[..., None] = lambda *_, **__: None,
+        count_call: Callable[..., None],
     ) -> Any:
         """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds.
 
@@ -279,12 +273,14 @@ class AsyncioThread:
             self._has_sender = True
             trio.lowlevel.spawn_system_task(self._keep_sending)
         self._wake_sender()
+
         try:
             await call.wait()
         except trio.Cancelled:
             if call in self._new_calls:
                 self._new_calls.remove(call)
                 raise
+
             loop.call_soon_threadsafe(lambda: call.task and call.task.cancel())
             with trio.CancelScope(shield=True), trio.move_on_after(self._grace):
                 if not call.results:
@@ -301,8 +297,6 @@ class AsyncioThread:
             self._sender = None
 
     async def _keep_sending(self) -> None:
-        """Hand over the calls of each turn."""
-
         def abort(_: object) -> trio.lowlevel.Abort:
             self._sender = None
             return trio.lowlevel.Abort.SUCCEEDED
@@ -341,6 +335,7 @@ class AsyncioThread:
             result = outcome.Error(exc)
         call.results.append(result)
         del result  # Its traceback refers to this frame; see `run_in_thread`.
+
         now = loop.time()
         if not self._ended_calls:
             self._first_ended_at = now if call.turn else start_time

@@ -47,6 +47,7 @@ def note(**values: Any) -> None:
     for name in values:
         if name.startswith(NOTE_PREFIX):
             raise UsageError(f"note({name}=…): names that start with {NOTE_PREFIX!r} are reserved")
+
     usage = values.get("usage")
     for amounts in (values, usage if isinstance(usage, Mapping) else {}):
         cost = amounts.get("cost")
@@ -80,11 +81,8 @@ def _send(values: dict[str, Any]) -> None:
         sink(values)
 
 
-def note_sink() -> Sink | None:
-    """Return the sink of this context; None outside an attempt."""
-    return _sink.get()
-
-
+note_sink: Final[Callable[[], Sink | None]] = _sink.get
+"""Return the sink of this context; None outside an attempt."""
 set_note_sink: Final[Callable[[Sink], object]] = _sink.set
 """Sends the notes of this context to a sink from now on."""
 
@@ -106,15 +104,10 @@ def attached(kind: type[T]) -> T | None:
 
 def attachments_of(objects: dict[type, Any]) -> Attachments:
     """Return attachments that are made already."""
-    return _none, objects
-
-
-def _none(_: type) -> None:
-    return None
+    return (lambda _: None), objects
 
 
 attachments: Final[Callable[[], Attachments | None]] = _attachments.get
-"""Return the attachments of this context."""
 set_attachments: Final[Callable[[Attachments | None], object]] = _attachments.set
 """Set what belongs to the calls in this context from now on; None: nothing."""
 
@@ -124,13 +117,9 @@ class StepRecorder(Protocol):
 
     async def model_step(
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
-    ) -> Any:
-        """Make a model call as a step; see the function of this name."""
-        ...
+    ) -> Any: ...
 
-    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
-        """Record steps that were executed elsewhere; see the function of this name."""
-        ...
+    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None: ...
 
 
 async def model_step(

@@ -64,7 +64,7 @@ class Price:
             return None
         write_cost = sum(count * (rate or 0) for count, rate in writes)
         written = tokens.cache_writes + tokens.cache_writes_1h
-        cached = min(tokens.cached, max(0, tokens.input - written))
+        cached = min(tokens.cached, max(0, tokens.input - written))  # The counts of a server may contradict each other.
         cached_cost = cached * (price.input if price.cached is None else price.cached)
         input_cost = max(0, tokens.input - cached - written) * price.input
         return round(factor * (input_cost + cached_cost + write_cost + tokens.output * price.output) / 1_000_000, 9)
@@ -102,9 +102,11 @@ def _price(value: object, label: str, path: Path) -> Price:
     names = [field.name for field in attrs.fields(Price)]
     if unknown_keys := set(table) - set(names):
         raise UsageError(f"{label}: unknown keys {sorted(unknown_keys)!r}; use {', '.join(names)}", path=path)
+
     tiers, above = table.pop("tiers", {}), table.pop("above", None)
     if not isinstance(tiers, dict):
         raise UsageError(f"{label}: tiers = {tiers!r}; expected a table: tiers = {{ batch = 0.5 }}", path=path)
+
     for name, number in {**table, **tiers}.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not (math.isfinite(number) and number >= 0):
             raise UsageError(f"{label}: {name} = {number!r}; expected dollars per million tokens, 0 or more", path=path)

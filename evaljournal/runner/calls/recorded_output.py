@@ -34,7 +34,6 @@ class RecordedOutput:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the column's name; the outputs are part of the dataset's fingerprint."""
         return digest(f"recorded output {self.output_key}".encode(errors="surrogatepass"))
 
     def check(self, case: Case) -> None:
@@ -49,20 +48,16 @@ class RecordedOutput:
         return {"cost": 0, "input_tokens": 0, "output_tokens": 0}
 
     def output(self, case: Case) -> Any:
-        """Return the output in a case."""
         return Fields(case).get(self.output_key)
 
     @asynccontextmanager
     async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
-        """Return this task: nothing has to be opened."""
         await trio.lowlevel.checkpoint()
         yield self
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:
-        """Return the output that the trial's case contains."""
         return self.output(trial.case)
 
     async def __call__(self, value: Any, /) -> Any:
-        """Return the output that an input contains."""
         await trio.lowlevel.checkpoint()
         return self.output(Case(input=value))

@@ -54,11 +54,13 @@ def _read_step(text: str, starts: dict[str, float]) -> Iterator[ReportedStep]:
         payload = read_json(line["payload"])
         event_type, step_id, time = str(payload["event_type"]), str(payload["UUID"]), float(payload["event_timestamp"])
         name = str(payload["name"] or event_type)
+
         if event_type.endswith("_START"):
             starts[step_id] = time
         is_workflow = event_type == "WORKFLOW_END" or name == _WORKFLOW
         if is_workflow or not event_type.endswith("_END") or not math.isfinite(time):
             return  # The output has the end of the workflow.
+
         start = float(payload.get("span_event_timestamp") or starts.get(step_id, time))
         kind: StepKind = _KINDS.get(event_type, "other")
         data, usage = payload.get("data") or {}, None
@@ -67,5 +69,6 @@ def _read_step(text: str, starts: dict[str, float]) -> Iterator[ReportedStep]:
             value = {"model": name, "input": value}
             tokens = (payload.get("usage_info") or {}).get("token_usage") or {}
             usage = {unit: tokens[nat_unit] for nat_unit, unit in _USAGE if is_whole_number(tokens.get(nat_unit), 1)}
+
         parent, elapsed = str(line.get("parent_id")), max(0.0, time - start)
         yield ReportedStep(step_id, parent, name, kind, start, elapsed, value, data.get("output"), usage or None)

@@ -52,6 +52,7 @@ def priced_usage(
     price = price_of(model, prices)
     if not isinstance(provider_usage, _OBJECT):
         return _unknown_cost(f"{model} without usage") if price else {}
+
     tokens = _tokens(provider_usage)
     reasoning = _count(provider_usage, _REASONING)
     usage: dict[str, float | str] = {
@@ -59,14 +60,17 @@ def priced_usage(
     }
     if reasoning:
         usage["reasoning_tokens"] = reasoning
+
     cost = provider_usage.get("cost")
     if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= _MAX_COUNT:
         return {**usage, "cost": float(cost)}
+
     input_tokens, output_tokens = tokens["input_tokens"], tokens["output_tokens"]
     if input_tokens is None or output_tokens is None:
         return {**usage, **(_unknown_cost(f"{model} without usage") if price else {})}
     if price is None:
         return {**usage, **_unknown_cost(model)}
+
     written = tokens["cache_write_tokens"] or 0
     writes_1h = min(one_hour_writes(provider_usage), written) if written else 0
     counts = Tokens(
@@ -102,11 +106,13 @@ def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
     elif (input_tokens := _count(provider_usage, _INPUT)) is not None:
         is_apart = not isinstance(provider_usage.get("input_tokens_details"), Mapping)  # Anthropic counts caches separately.
         input_tokens += cached + written if is_apart else 0
+
     output_tokens = _count(provider_usage, _OUTPUT)
     if output_tokens is None and "promptTokenCount" in provider_usage:
         output_tokens = 0  # Gemini omits counts of 0.
     if output_tokens is not None and "thoughtsTokenCount" in provider_usage:
         output_tokens += _count(provider_usage, _THOUGHTS) or 0  # Gemini counts them separately.
+
     return {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,

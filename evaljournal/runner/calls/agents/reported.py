@@ -34,6 +34,7 @@ async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes]:
     """
     pending = bytearray()
     size = 0
+
     async for chunk in stream:
         size += len(chunk)
         if size > MAX_BYTES:
@@ -45,6 +46,7 @@ async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes]:
             if len(pending) + len(line) > MAX_LINE:
                 raise ReplyTooLarge(f"the agent has printed a line of more than {MAX_LINE // 1024 // 1024} MiB")
             pending += line
+
     if pending:
         yield bytes(pending)
 
@@ -114,7 +116,6 @@ class AgentSteps:
 
 
 def _storable(value: Any) -> Any:
-    """Return a JSON value that the journal can store."""
     try:
         canonical(value, "a step")
     except (UsageError, TypeError, RecursionError):

@@ -28,8 +28,6 @@ Answer = Callable[[str, Message], Awaitable[Any]]
 
 
 class RpcError(Exception):
-    """A request was answered with an error."""
-
     def __init__(self, message: str, code: int = INVALID_PARAMS) -> None:
         super().__init__(message)
         self.code = code
@@ -40,8 +38,6 @@ class ProgramEnded(Exception):
 
 
 class RpcProgram:
-    """A program that answers requests, and makes requests of its own."""
-
     def __init__(self, stdin: trio.abc.SendStream, lines: AsyncGenerator[bytes], answer: Answer) -> None:
         self._stdin = stdin
         self._lines = lines
@@ -52,6 +48,7 @@ class RpcProgram:
         """Send a request, and return its result; raise `RpcError`, `ProgramEnded` or `InvalidReply`."""
         self._last_id += 1
         await self._send({"id": self._last_id, "method": method, "params": params})
+
         async for line in self._lines:
             if not line.lstrip().startswith(b"{"):
                 continue

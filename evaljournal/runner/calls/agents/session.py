@@ -44,13 +44,10 @@ _COUNTS: Final = {
 
 @attrs.define
 class AgentSession:
-    """A session with one agent."""
-
     steps: AgentSteps
     workspace: Path
     """Its working directory."""
     allow: Allow
-    """Which permissions it gets."""
     has_files: bool
     """Whether it may read and write files through us; not in a directory of the user."""
     name: str
@@ -66,14 +63,13 @@ class AgentSession:
     _counts: dict[str, float] = attrs.field(init=False, factory=dict[str, float])
     """Tokens, and the `cost` in dollars."""
     _logins: list[str] = attrs.field(init=False, factory=list[str])
-    """Names of the ways to log in."""
     _session: str = attrs.field(init=False, default="")
 
     async def open(self, program: RpcProgram) -> None:
-        """Start the session."""
         files = {"readTextFile": self.has_files, "writeTextFile": self.has_files}
         info = {"name": "evaljournal", "title": "evaljournal", "version": installed_version() or "0"}
         capabilities = {"fs": files, "terminal": False}
+
         greeting = await program.request(
             "initialize", {"protocolVersion": PROTOCOL, "clientCapabilities": capabilities, "clientInfo": info}
         )
@@ -83,6 +79,7 @@ class AgentSession:
         self._logins = [
             text_field(login, "name") or text_field(login, "id") for login in objects_of(greeting.get("authMethods"))
         ]
+
         reply = await self._request(program, "session/new", {"cwd": str(self.workspace), "mcpServers": []})
         self._session = text_field(reply, "sessionId")
         if not self._session:
@@ -153,10 +150,12 @@ class AgentSession:
         earlier = self._calls.get(text_field(call, "toolCallId"), {})
         kind = text_field(call, "kind") or text_field(earlier, "kind")
         is_allowed = self.allow == "all" or (self.allow == "read" and kind in _READING)
+
         options = {text_field(option, "kind"): text_field(option, "optionId") for option in objects_of(params.get("options"))}
         verb = "allow" if is_allowed else "reject"
         option = options.get(f"{verb}_once") or options.get(f"{verb}_always")
         title = text_field(call, "title") or text_field(earlier, "title")
+
         self._end_message()
         answer = "allowed" if is_allowed and option else "rejected"
         self.steps.add("permission", "other", {"title": title, "kind": kind}, {"answer": answer, "policy": self.allow})

@@ -34,8 +34,6 @@ _INPUTS: Final = ("command", "server", "tool", "arguments", "query", "changes", 
 
 
 class AgentFailed(Exception):
-    """The agent reports that it has failed."""
-
     def __init__(self, message: str, status_code: int | None = None) -> None:
         super().__init__(message)
         self.status_code = status_code
@@ -51,7 +49,6 @@ class Transcript:
     def __init__(self) -> None:
         self.steps = AgentSteps()
         self.failure: Exception | None = None
-        """Why the agent has failed; None if it has not."""
         self.text: str | None = None
         """The final text; None before the end of the transcript."""
         self.usage: dict[str, float | str] = {}
@@ -59,7 +56,6 @@ class Transcript:
         self._first_line = b""
 
     async def read(self, stdout: trio.abc.ReceiveStream) -> None:
-        """Read the transcript to its end."""
         async with aclosing(read_lines(stdout)) as lines:
             async for line in lines:
                 self._first_line = self._first_line or line[:_MAX_SHOWN]
@@ -71,7 +67,6 @@ class Transcript:
                     self.read_event(event)
 
     def read_event(self, event: Mapping[str, Any]) -> None:
-        """Read a line."""
         raise NotImplementedError
 
     def output(self) -> str:
@@ -88,7 +83,6 @@ class Transcript:
         self.steps.close(self.usage)
 
     def fail(self, message: object, status_code: object = None) -> None:
-        """Let the attempt fail."""
         text = excerpt(as_text(message), 2_000) or "no reason stated"
         self.failure = AgentFailed(text, status_code if isinstance(status_code, int) else None)
 
@@ -112,13 +106,11 @@ class ClaudeTranscript(Transcript):
         """Tool call of a subagent, or nothing for the agent → its last message, until it is recorded."""
 
     def end(self) -> None:
-        """Record what has not ended, and the usage."""
         for parent in list(self._messages):
             self._end_message(parent)
         super().end()
 
     def read_event(self, event: Mapping[str, Any]) -> None:
-        """Read a line."""
         parent, message = text_field(event, "parent_tool_use_id"), fields_of(event.get("message"))
         match event.get("type"):
             case "assistant":
@@ -164,14 +156,10 @@ class ClaudeTranscript(Transcript):
 
 
 class CodexTranscript(Transcript):
-    """A transcript of Codex."""
-
     program = "codex"
     _message = ""
-    """The last reply of the model."""
 
     def read_event(self, event: Mapping[str, Any]) -> None:
-        """Read a line."""
         item = dict(fields_of(event.get("item")))
         item_id, kind = text_field(item, "id"), text_field(item, "type")
         match event.get("type"):
@@ -204,7 +192,6 @@ class GeminiTranscript(Transcript):
         self._message = ""
 
     def read_event(self, event: Mapping[str, Any]) -> None:
-        """Read a line."""
         call_id = text_field(event, "tool_id")
         match event.get("type"):
             case "init":
@@ -243,4 +230,3 @@ TRANSCRIPTS: Final[Mapping[str, type[Transcript]]] = {
     "codex-jsonl": CodexTranscript,
     "gemini-stream-json": GeminiTranscript,
 }
-"""Output format → its reader."""

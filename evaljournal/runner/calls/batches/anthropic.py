@@ -49,8 +49,6 @@ _COUNTS: Final = ("succeeded", "errored", "canceled", "expired", "processing")
 
 @attrs.frozen(kw_only=True)
 class AnthropicBatches:
-    """The batches of a workspace at Anthropic."""
-
     calls: BatchCalls
     max_lines: int = 100_000
     max_bytes: int = 100_000_000
@@ -60,19 +58,15 @@ class AnthropicBatches:
 
     @property
     def address(self) -> str:
-        """The URL of the batches, with secrets masked."""
         return f"{self.calls.url}{_PATH}"
 
     def account(self, run: str) -> str:
-        """Return a digest of the endpoint and the API key for a run with this id, the same in all processes."""
         return self.calls.account(run)
 
     def encode(self, custom_id: str, body: Mapping[str, Any]) -> bytes:
-        """Return a line, without its end, for the body of a live call."""
         return orjson.dumps({"custom_id": custom_id, "params": body})
 
     async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
-        """Create a batch of the lines."""
         return await self.calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines), partial(_submitted, batch))
 
     async def find(self, batch: BatchPrepared, since: datetime, known_ids: Collection[str]) -> BatchSubmitted | None:
@@ -86,6 +80,7 @@ class AnthropicBatches:
                 running += [job_id] if _total(job) in {0, len(batch.trials)} else []
             elif not _is_archived(job) and await self._has_prefix(job_id, batch.prefix):
                 return _submitted(batch, job)
+
         if running:
             raise OwnerUnknown(f"whether the batch was created is known when these have ended: {', '.join(running)}")
         return None
@@ -99,7 +94,6 @@ class AnthropicBatches:
         return f'"{prefix}'.encode() in content
 
     async def poll(self, batch_id: str) -> BatchStatus:
-        """Return the status of a batch."""
         return _status(await self.calls.call_batch("GET", f"{_PATH}/{identifier(batch_id)}", batch_id), batch_id)
 
     async def results(self, status: BatchStatus) -> Results:
@@ -109,7 +103,6 @@ class AnthropicBatches:
         return await self.calls.download([f"{_PATH}/{identifier(status.id)}/results"], status.id, _line_result)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
-        """Cancel a batch, which takes a while."""
         await self.calls.cancel(f"{_PATH}/{identifier(batch_id)}/cancel", batch_id)
         return await self.poll(batch_id)
 
@@ -131,9 +124,11 @@ def _status(job: Mapping[str, Any], batch_id: str) -> BatchStatus:
     state = text_of(job.get("processing_status")).lower()
     if not state:
         raise InvalidReply("the reply has no status of a batch")
+
     counts = fields_of(job.get("request_counts"))
     completed = count_of(counts.get("succeeded"))
     unprocessed = (name for name in ("canceled", "expired") if state == "ended" and count_of(counts.get(name)))
+
     return BatchStatus(
         id=batch_id,
         state=next(unprocessed, state),

@@ -52,8 +52,6 @@ _MAX_PAGES: Final = 1_000
 
 @attrs.frozen(kw_only=True)
 class BatchStatus:
-    """A batch as the provider reports it."""
-
     id: str
     state: str
     """The provider's own word, in lower case: `in_progress`, `completed`, `ended`, …; one of Anthropic that has ended
@@ -127,9 +125,7 @@ class BatchApi(Protocol):
         ...
 
     @property
-    def max_lines(self) -> int:
-        """Maximum lines of a batch."""
-        ...
+    def max_lines(self) -> int: ...
 
     @property
     def max_bytes(self) -> int:
@@ -203,7 +199,6 @@ class BatchCalls:
 
     @property
     def host(self) -> str:
-        """The host in lower case."""
         return self._address.origin.host.decode().lower()
 
     def account(self, run: str) -> str:
@@ -241,7 +236,12 @@ class BatchCalls:
         try:
             return await self.call(method, path)
         except BadStatus as exc:
-            raise _batch_error(exc, batch_id) from exc
+            if exc.status_code in _GONE_STATUSES:
+                problem = f"batch {batch_id} does not exist, or belongs to another account than that of the API key: {exc}"
+                raise BatchNotFound(problem) from exc
+            if exc.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                raise WrongAccount(f"the API key has no access to batch {batch_id}: {exc}") from exc
+            raise
 
     async def cancel(self, path: str, batch_id: str) -> None:
         """Cancel a batch, unless it has ended."""
@@ -255,11 +255,13 @@ class BatchCalls:
         """Return the objects of a list, newest first, at least those created since a time; `cursor`: its parameter."""
         objects: list[Mapping[str, Any]] = []
         after = ""
+
         for _ in range(_MAX_PAGES):
             reply = await self.call("GET", path, query=f"{query}{after}")
             data = reply.get("data")
             if not isinstance(data, list):
                 raise InvalidReply(f"the reply from {self.url}{path} is not a list")
+
             page = [fields_of(item) for item in data]
             recent = [
                 item for item in page if since is None or (time := time_of(item.get("created_at"))) is None or time >= since
@@ -308,20 +310,10 @@ def is_unsent(exc: Exception) -> bool:
 
 
 def not_submitted(exc: Exception) -> NotSubmitted:
-    """Return the error for a batch that was rejected, or not sent."""
     if isinstance(exc, BadStatus) and exc.status_code in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
         return NotSubmitted(f"this endpoint has no batches, or not for this model: {exc}")
     is_limit = isinstance(exc, BadStatus) and (exc.code == TOKEN_LIMIT or "enqueued token" in str(exc).lower())
     return (TokenLimitExceeded if is_limit else NotSubmitted)(f"the batch was not accepted: {exc}")
-
-
-def _batch_error(exc: BadStatus, batch_id: str) -> Exception:
-    """Return the error for a status of a call about a batch."""
-    if exc.status_code in _GONE_STATUSES:
-        return BatchNotFound(f"batch {batch_id} does not exist, or belongs to another account than that of the API key: {exc}")
-    if exc.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return WrongAccount(f"the API key has no access to batch {batch_id}: {exc}")
-    return exc
 
 
 def identifier(value: object) -> str:

@@ -31,8 +31,8 @@ _ENDED_STATES: Final = frozenset({"completed", "failed", "expired", "cancelled",
 _UNREADY_STATES: Final = frozenset({"pending", "running", "notrunning"})
 """States of an uploaded file at Azure before a batch may use it."""
 _FILE_WAIT: Final = 5.0
-_MAX_FILE_POLLS: Final = 120
 """Seconds between two calls that ask whether an uploaded file is ready."""
+_MAX_FILE_POLLS: Final = 120
 _CLOCK_MARGIN: Final = timedelta(days=1)
 """Maximum difference between the clocks of this machine and the provider; more only lists more batches."""
 _UNANSWERED: Final = re.compile(r"batch_(?:expired|cancell?ed)|expired|cancell?ed")
@@ -45,8 +45,6 @@ _BOUNDARY: Final = "evaljournal-lines"
 
 @attrs.frozen(kw_only=True)
 class OpenAiBatches:
-    """The batches of an account at OpenAI or a provider with the same API."""
-
     calls: BatchCalls
     endpoint: str
     """Path of the live call in each line: `/v1/chat/completions`."""
@@ -64,20 +62,16 @@ class OpenAiBatches:
 
     @property
     def address(self) -> str:
-        """The URL of the batches, with secrets masked."""
         return f"{self.calls.url}/batches"
 
     def account(self, run: str) -> str:
-        """Return a digest of the endpoint and the API key for a run with this id, the same in all processes."""
         return self.calls.account(run)
 
     def encode(self, custom_id: str, body: Mapping[str, Any]) -> bytes:
-        """Return a line, without its end, for the body of a live call."""
         content = {**body, "model": self.deployment} if self.deployment else body
         return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": self.endpoint, "body": content})
 
     async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
-        """Upload the lines and create a batch of them."""
         try:
             file = await self._upload(batch, lines)
         except Exception as exc:  # Without a batch, a file has no effect.
@@ -91,9 +85,11 @@ class OpenAiBatches:
         fields = {"purpose": self.purpose}
         if self.upload_path != "/files":  # Together
             fields |= {"file_name": _file_name(batch), "file_type": "jsonl"}
+
         form, media = _multipart(fields, _file_name(batch), lines), f"multipart/form-data; boundary={_BOUNDARY}"
         reply = await self.calls.call("POST", self.upload_path, form, media=media)
         file = identifier(reply.get("id"))
+
         for _ in range(_MAX_FILE_POLLS):
             if text_of(reply.get("status")).lower() not in _UNREADY_STATES:
                 return file
@@ -108,14 +104,14 @@ class OpenAiBatches:
         for job in jobs:
             if fields_of(job.get("metadata")).items() >= _metadata(batch).items():
                 return _submitted(batch, job)
-        if all(job.get("metadata") for job in jobs):
+        if all(job.get("metadata") for job in jobs):  # The provider keeps it, so the files need not be listed.
             return None
+
         files = await self.calls.list_since("/files", None, "after", f"purpose={self.purpose}")
         file_ids = {text_of(file.get("id")) for file in files if file.get("filename") == _file_name(batch)}
         return next((_submitted(batch, job) for job in jobs if job.get("input_file_id") in file_ids), None)
 
     async def poll(self, batch_id: str) -> BatchStatus:
-        """Return the status of a batch."""
         return _status(await self.calls.call_batch("GET", f"/batches/{identifier(batch_id)}", batch_id), batch_id)
 
     async def results(self, status: BatchStatus) -> Results:
@@ -123,7 +119,6 @@ class OpenAiBatches:
         return await self.calls.download([f"/files/{file}/content" for file in status.files], status.id, _line_result)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
-        """Cancel a batch, which takes a while."""
         await self.calls.cancel(f"/batches/{identifier(batch_id)}/cancel", batch_id)
         return await self.poll(batch_id)
 
@@ -150,9 +145,9 @@ def _job(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _submitted(batch: BatchPrepared, reply: Mapping[str, Any]) -> BatchSubmitted:
-    job, number = _job(reply), batch.batch
+    job = _job(reply)
     file = optional_id(job.get("input_file_id"))
-    return BatchSubmitted(batch=number, id=identifier(job.get("id")), file=file, expires=_expires(job))
+    return BatchSubmitted(batch=batch.batch, id=identifier(job.get("id")), file=file, expires=_expires(job))
 
 
 def _expires(job: Mapping[str, Any]) -> str:
@@ -161,12 +156,15 @@ def _expires(job: Mapping[str, Any]) -> str:
 
 def _status(reply: Mapping[str, Any], batch_id: str) -> BatchStatus:
     job = _job(reply)
-    state, counts = text_of(job.get("status")).lower(), fields_of(job.get("request_counts"))
+    state = text_of(job.get("status")).lower()
+    if not state:
+        raise InvalidReply("the reply has no status of a batch")
+
+    counts = fields_of(job.get("request_counts"))
     errors = fields_of(job.get("errors")).get("data")
     problems = [fields_of(error) for error in errors[:_MAX_ERRORS]] if isinstance(errors, list) else []
     messages = [_message(problem) for problem in problems] or [text_of(job.get("error"))]
-    if not state:
-        raise InvalidReply("the reply has no status of a batch")
+
     return BatchStatus(
         id=batch_id,
         state=state,

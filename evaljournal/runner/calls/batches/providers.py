@@ -31,12 +31,14 @@ def batch_api(dialect: str, path: str, address: Address) -> BatchApi:
         return AnthropicBatches(calls=BatchCalls.beside(address, re.escape(path)))
     if dialect not in {"chat", "responses"}:
         raise UsageError(f"batches are not supported for the dialect {dialect!r}", hint=_HINT)
+
     calls = BatchCalls.beside(address, re.escape(path))
     if calls.host in _WITHOUT_BATCHES or (dialect == "responses" and calls.host in _ONLY_CHAT):
         raise UsageError(f"{calls.host} has no batches of {path.strip('/')}", hint=_HINT)
     if deployment := _DEPLOYMENT.search(calls.root):  # Azure
         azure_calls = BatchCalls.beside(address, f"/deployments/[^/]+{re.escape(path)}")
         return OpenAiBatches(calls=azure_calls, endpoint=path, deployment=deployment[1])
+
     endpoint = f"/v1{path}"
     if "together" in calls.host:
         return OpenAiBatches(

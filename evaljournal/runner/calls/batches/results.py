@@ -18,8 +18,6 @@ _MAX_FILE: Final = 8 * 1024**3
 
 @attrs.frozen
 class LineResult:
-    """The reply to one line."""
-
     custom_id: str
     """As in the line; it may be one that was never sent."""
     status: int
@@ -53,7 +51,6 @@ class Results:
         self._file.close()
 
     async def add(self, response: Response) -> None:
-        """Add the body of a response."""
         if response.head.text_headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise InvalidReply("the results are compressed, which was not requested")
         while chunk := await response.read():
@@ -67,6 +64,7 @@ class Results:
         """Yield the lines that have a reply."""
         self._file.seek(0)
         self.broken = 0
+
         while line := self._file.readline(MAX_BYTES):
             if line.isspace():
                 continue

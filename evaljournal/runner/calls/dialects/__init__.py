@@ -19,7 +19,6 @@ _GROUP: Final = "dialects"
 
 
 def names() -> list[str]:
-    """Return the names of all dialects."""
     return sorted([*_BUILT_IN, *entry_points.names(_GROUP, excluding=_BUILT_IN)])
 
 
@@ -36,11 +35,13 @@ def dialect_by_name(name: str) -> Dialect:
         factory: Any = getattr(import_module(f"{__name__}.{module}"), class_name)
         dialect: Dialect = factory()
         return dialect
+
     entry = entry_points.find(_GROUP, name)
     if entry is None:
         raise UsageError(f"unknown dialect {name!r}; use {', '.join(names())}")
     with entry_points.using(entry, UsageError):
         dialect = entry.load()()
+
     missing_members = [member for member in vars(Dialect) if not member.startswith("_") and not hasattr(dialect, member)]
     if missing_members:
         raise UsageError(f"the dialect {name!r} ({entry.value}) lacks {', '.join(missing_members)}")

@@ -9,7 +9,6 @@ from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls.dialects.dialect import Answer, AnswerOutcome, ChatRequest, without_none
 from evaljournal.runner.calls.dialects.messages import (
-    AttachedPart,
     attachment_of,
     calls_of,
     join_turns,
@@ -36,28 +35,24 @@ _READ_EVENTS: Final = ("message_start", "content_block_start", "content_block_de
 
 
 class Anthropic:
-    """Anthropic's Messages API."""
-
     base_url = "https://api.anthropic.com"
     url_variable = "ANTHROPIC_BASE_URL"
     key_variables: Final = {"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")}
     first_token: Final = re.compile(rb'"(?:text|thinking|input_json)_delta"')
     headers: Final[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}  # Later versions reject a temperature.
 
-    def takes_temperature(self, model: str) -> bool:
+    def takes_temperature(self, _model: str) -> bool:
         """Return False: newer models, and all in later versions of the API, reject a temperature."""
-        del model
         return False
 
     def path(self, _model: str, *, stream: bool) -> str:
-        """Return the path, which is the same for all models."""
         del stream
         return "/v1/messages"
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
         if request.seed is not None:
             raise UsageError("Anthropic's API has no seed; remove model-seed (seed)")
+
         system, messages = split_system(request.messages)
         output_format = None if request.schema is None else {"type": "json_schema", "schema": request.schema}
         output_config = {"effort": request.effort, "format": output_format}
@@ -67,6 +62,7 @@ class Anthropic:
             "output_config": without_none(output_config) or None,
             "stream": request.stream or None,
         }
+
         return {
             "model": request.model,
             "max_tokens": _MAX_TOKENS if request.max_tokens is None else request.max_tokens,
@@ -75,17 +71,18 @@ class Anthropic:
         }
 
     def read(self, reply: Any) -> Answer:
-        """Return the texts and tool calls of a message."""
         if not isinstance(reply, Mapping):
             raise _invalid("the reply", reply)
         content, stop_reason = reply.get("content"), reply.get("stop_reason")
         if not isinstance(content, list) or not isinstance(stop_reason, str):
             raise _invalid("the reply", reply)
+
         outcome: AnswerOutcome = _OUTCOMES.get(stop_reason, "complete")
         texts, calls, other_types = _read_blocks(content, is_complete=outcome == "complete")
         if not texts and not calls and outcome == "complete" and stop_reason != "stop_sequence":  # It may be the first token.
             types = f", only {excerpt(', '.join(other_types), 200)}" if other_types else ""
             raise EmptyReply(f"the message has neither a text nor a tool call{types}")
+
         usage = reply.get("usage")
         counts: Mapping[str, Any] = usage if isinstance(usage, Mapping) else {}
         is_fast = counts.get("speed") == "fast"  # It has another price.
@@ -101,9 +98,9 @@ class Anthropic:
         )
 
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
-        """Return the message that a stream of events builds."""
         message: dict[str, Any] = {}
         blocks: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
+
         for event in chunks:
             match event:
                 case {"type": "message_start", "message": dict(start)}:
@@ -162,10 +159,9 @@ def _content(blocks: list[Any]) -> Any:
 def _block(part: Any) -> Any:
     """Convert an image or a file; any other part is sent as it is, so that a case may have blocks of this API."""
     attachment = attachment_of(part)
-    return part if attachment is None else _attachment_block(attachment)
+    if attachment is None:
+        return part
 
-
-def _attachment_block(attachment: AttachedPart) -> dict[str, Any]:
     media_type, data = attachment.media_type, attachment.data
     if attachment.url:
         return {"type": "image" if attachment.is_image else "document", "source": {"type": "url", "url": attachment.url}}
@@ -188,6 +184,7 @@ def _read_blocks(content: list[Any], *, is_complete: bool) -> tuple[list[str], l
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     other_types: list[str] = []
+
     for block in content:
         match block:
             case {"type": "text", "text": str(text)}:

@@ -25,8 +25,6 @@ _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {
 
 
 class Completions:
-    """OpenAI's chat completions."""
-
     base_url = "https://api.openai.com/v1"
     url_variable = "OPENAI_BASE_URL"
     key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
@@ -34,16 +32,13 @@ class Completions:
     first_token = re.compile(rb'"(?:content|refusal|reasoning|reasoning_content|arguments)":\s{0,9}"[^"]')
 
     def takes_temperature(self, model: str) -> bool:
-        """Return whether a model takes a temperature: OpenAI's reasoning models reject it."""
         return _REASONING_MODELS.match(model) is None
 
     def path(self, _model: str, *, stream: bool) -> str:
-        """Return the path, which is the same for all models."""
         del stream
         return "/chat/completions"
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
         max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(request.model) else "max_tokens"
         parameters = {
             "temperature": request.temperature,
@@ -52,6 +47,7 @@ class Completions:
             "reasoning_effort": request.effort,
         }
         body: dict[str, Any] = {"model": request.model, "messages": request.messages, **without_none(parameters)}
+
         if request.schema is not None:
             json_schema = {"name": "output", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
@@ -78,6 +74,7 @@ class Completions:
         deltas: list[Mapping[str, Any]] = []
         fields: dict[str, Any] = {}
         finish_reason: object = None
+
         for chunk in chunks:
             try:
                 fields |= {name: value for name, value in chunk.items() if value}
@@ -87,6 +84,7 @@ class Completions:
                     finish_reason = choice.get("finish_reason") or finish_reason
             except (AttributeError, TypeError) as exc:
                 raise InvalidReply(f"a chunk of the stream is not a chat completion: {excerpt(as_text(chunk), 200)!r}") from exc
+
         if finish_reason is None:
             raise IncompleteReply("the stream ended without a finish_reason")
         try:
@@ -123,12 +121,14 @@ def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object) -> Answer:
     if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
         raise ErrorReply("the reply ended with finish_reason 'error'")
+
     text, refusal, calls = _text(message.get("content")), text_field(message, "refusal"), message.get("tool_calls") or ()
     if calls and (not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls)):
         raise InvalidReply(f"the reply is not a chat completion: its tool_calls are {excerpt(as_text(calls), 200)!r}")
     outcome: AnswerOutcome = "declined" if refusal else _OUTCOMES.get(str(finish_reason), "complete")
     if text is None and not calls and outcome == "complete":
         raise EmptyReply("the message has neither a text nor a tool call")
+
     return Answer(
         text=text or refusal,
         tool_calls=calls,

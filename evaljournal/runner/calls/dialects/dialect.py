@@ -81,7 +81,6 @@ class Answer:
 
 
 def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that have a value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -37,21 +37,16 @@ _NO_CONTENT: Final = frozenset({"thought", "thoughtSignature"})
 
 
 class Gemini:
-    """Gemini's generateContent API."""
-
     base_url = "https://generativelanguage.googleapis.com"
     url_variable = "GOOGLE_GEMINI_BASE_URL"
     key_variables: Final = {"GOOGLE_API_KEY": ("x-goog-api-key", ""), "GEMINI_API_KEY": ("x-goog-api-key", "")}
     headers: Final[Mapping[str, str]] = {}
     first_token: Final = re.compile(rb'"text":\s{0,9}"[^"]|"functionCall"')
 
-    def takes_temperature(self, model: str) -> bool:
-        """Return True: all models take a temperature."""
-        del model
+    def takes_temperature(self, _model: str) -> bool:
         return True
 
     def path(self, model: str, *, stream: bool) -> str:
-        """Return the path, which names the model."""
         name = model if model.startswith(_MODEL_COLLECTIONS) else f"models/{model}"
         return f"/v1beta/{name}:streamGenerateContent?alt=sse" if stream else f"/v1beta/{name}:generateContent"
 
@@ -68,6 +63,7 @@ class Gemini:
         }
         config = without_none(parameters)
         instruction = [_part(part) for content in system for part in parts_of(content)]
+
         return {
             "contents": _contents(messages),
             **({"systemInstruction": {"parts": instruction}} if instruction else {}),
@@ -80,6 +76,7 @@ class Gemini:
         usage = fields.get("usageMetadata")
         counts = fields_of(usage)
         outcome: AnswerOutcome | None = "declined"
+
         match fields:
             case {"candidates": [{"finishReason": str(reason)} as first, *_]}:
                 candidate, outcome = fields_of(first), _OUTCOMES.get(reason)
@@ -88,10 +85,12 @@ class Gemini:
                 candidate, explanation = {}, text_field(fields_of(feedback), "blockReasonMessage")
             case _:
                 raise _invalid("the reply", reply)
+
         if outcome is None:
             error = {"code": reason, "message": explanation}
             details = f": {excerpt(explanation, 300)}" if explanation else ""
             raise ErrorReply(f"the reply ended with finishReason {excerpt(reason, 100)!r}{details}", error)
+
         texts, calls, other_keys = _read_parts(_parts_of(candidate))
         if not texts and not calls and outcome == "complete":
             keys = f", only {excerpt(', '.join(other_keys), 200)}" if other_keys else ""
@@ -112,6 +111,7 @@ class Gemini:
         fields: dict[str, Any] = {}
         parts: list[Any] = []
         candidate: dict[str, Any] = {}
+
         for chunk in chunks:
             match chunk:
                 case {"candidates": [dict(), *_] as pieces}:
@@ -123,6 +123,7 @@ class Gemini:
                 case _:
                     raise _invalid("a chunk of the stream", chunk)
             fields |= without_none(chunk)
+
         if not candidate:
             if "promptFeedback" in fields:
                 return self.read({**fields, "candidates": []})
@@ -137,7 +138,6 @@ def _invalid(label: str, value: object) -> InvalidReply:
 
 
 def _parts_of(candidate: Mapping[str, Any]) -> list[Any]:
-    """Return the parts of a candidate, which may have none."""
     match candidate.get("content"):
         case None | {"parts": None}:
             return []
@@ -153,6 +153,7 @@ def _contents(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Convert messages; results of tools are parts of the user's next message."""
     turns: list[tuple[str, list[Any]]] = []
     names: dict[str, str] = {}
+
     for message in messages:
         role, parts = as_text(message.get("role")), []
         if role == "tool":
@@ -195,6 +196,7 @@ def _part(part: Any) -> Any:
             return part
         case _:
             attachment = attachment_of(part)
+
     if attachment is None:
         raise UsageError(f"Gemini's API takes texts, images and files, not the part {excerpt(as_text(part), 200)!r}")
     if attachment.url:
@@ -210,6 +212,7 @@ def _read_parts(parts: list[Any]) -> tuple[list[str], list[dict[str, Any]], list
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     other_keys: list[str] = []
+
     for part in parts:
         match part:
             case {"thought": True}:
@@ -222,9 +225,10 @@ def _read_parts(parts: list[Any]) -> tuple[list[str], list[dict[str, Any]], list
                 call_id, arguments = fields.get("id") or f"call-{len(calls) + 1}", fields.get("args") or {}
                 if not isinstance(call_id, str) or not isinstance(arguments, dict):
                     raise _invalid("a part of the reply", part)
-                signature = {"google": {"thought_signature": part["thoughtSignature"]}} if "thoughtSignature" in part else None
-                extra = {"extra_content": signature} if signature else {}
-                calls.append({**tool_call(call_id, name, arguments), **extra})
+                call = tool_call(call_id, name, arguments)
+                if "thoughtSignature" in part:
+                    call["extra_content"] = {"google": {"thought_signature": part["thoughtSignature"]}}
+                calls.append(call)
             case Mapping() if "text" not in part and "functionCall" not in part:
                 other_keys += sorted(set(map(str, part)) - _NO_CONTENT)
             case _:

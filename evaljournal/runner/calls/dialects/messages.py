@@ -17,8 +17,6 @@ _SYSTEM_ROLES: Final = ("system", "developer")
 
 @attrs.frozen
 class AttachedPart:
-    """An image or a file in a message."""
-
     url: str
     """Its address; empty if the message contains its data."""
     media_type: str
@@ -52,6 +50,7 @@ def attachment_of(part: Any) -> AttachedPart | None:
             name, is_image = as_text(file.get("filename") or ""), False
         case _:
             return None
+
     if url.startswith(("https://", "http://")):
         return AttachedPart(url, "", "", name, is_image)
     head, comma, data = url.partition(",")
@@ -66,15 +65,13 @@ def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]
     calls: list[tuple[str, str, dict[str, Any]]] = []
     for call in message.get("tool_calls") or ():
         match call:
-            case {"id": str(call_id), "function": {"name": str(name), "arguments": str(text)}}:
-                arguments = _arguments(text)
-                if arguments is not None:
-                    calls.append((call_id, name, arguments))
-                    continue
+            case {"id": str(call_id), "function": {"name": str(name), "arguments": str(text)}} if (
+                arguments := _arguments(text)
+            ) is not None:
+                calls.append((call_id, name, arguments))
             case _:
-                pass
-        shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
-        raise UsageError(f"a tool call in a message must have the form {shape}, not {excerpt(as_text(call), 200)!r}")
+                shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
+                raise UsageError(f"a tool call in a message must have the form {shape}, not {excerpt(as_text(call), 200)!r}")
     return calls
 
 

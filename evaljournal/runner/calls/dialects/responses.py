@@ -15,7 +15,6 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt
 
 IDENTITY_FIELDS: Final = completions.IDENTITY_FIELDS | {"client_metadata"}
-"""Fields of a request that name its caller. They cannot change the answer, so the keys of steps leave them out."""
 _CLIENT_ROLES: Final = frozenset({"developer", "system", "user"})
 _LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -26,14 +25,13 @@ class Responses(Completions):
     first_token = re.compile(rb'"response\.[\w.]{1,99}\.delta"')
 
     def path(self, _model: str, *, stream: bool) -> str:
-        """Return the path, which is the same for all models."""
         del stream
         return "/responses"
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
         if request.seed is not None:
             raise UsageError("the Responses API has no seed; remove model-seed (seed)")
+
         json_schema = {"type": "json_schema", "name": "output", "strict": True, "schema": request.schema}
         parameters = {
             "temperature": request.temperature,
@@ -42,6 +40,7 @@ class Responses(Completions):
             "text": None if request.schema is None else {"format": json_schema},
             "stream": request.stream or None,
         }
+
         return {
             "model": request.model,
             "input": [item for message in request.messages for item in _items(message)],
@@ -50,12 +49,12 @@ class Responses(Completions):
         }
 
     def read(self, reply: Any) -> Answer:
-        """Return the texts and the tool calls of a response."""
         if not isinstance(reply, Mapping) or not isinstance(reply.get("output"), list):
             raise InvalidReply(f"the reply is not a response: {excerpt(as_text(reply), 200)!r}")
         status, items = str(reply.get("status", "completed")), [item for item in reply["output"] if isinstance(item, Mapping)]
         if status == "failed":
             raise ErrorReply("the response has failed, and names no error")
+
         messages = [item for item in items if item.get("type") == "message"]
         calls = [_tool_call(item) for item in items if item.get("type") == "function_call"]
         parts = [part for message in messages for part in _parts(message)]
@@ -63,6 +62,7 @@ class Responses(Completions):
         if status not in {"completed", "incomplete"} or (status == "completed" and not texts and not refusals and not calls):
             types = ", ".join(sorted({str(item.get("type")) for item in items})) or "none"
             raise EmptyReply(f"the response has no answer: its status is {status!r}, its items: {excerpt(types, 200)}")
+
         reason = text_field(fields_of(reply.get("incomplete_details")), "reason")
         incomplete: AnswerOutcome = "declined" if reason == "content_filter" else "truncated"
         return Answer(
@@ -78,6 +78,7 @@ class Responses(Completions):
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
         """Return the answer in the response of the last event."""
         items: list[Any] = []
+
         for chunk in chunks:
             event = chunk.get("type") if isinstance(chunk, Mapping) else None
             if not isinstance(event, str):
@@ -101,10 +102,12 @@ def _items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if role == "tool":
         yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": _content(content)}
         return
+
     if content or not message.get("tool_calls"):
         if role == "assistant" and isinstance(content, list):  # Parts would need the ids of the response.
             content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
         yield {"role": role, "content": _content(content)}
+
     for call in message.get("tool_calls") or ():
         match call:
             case {"id": str() as call_id, "function": {"name": str() as name, "arguments": str() as arguments}}:

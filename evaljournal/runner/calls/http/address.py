@@ -49,10 +49,7 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
 
 @attrs.frozen
 class Address:
-    """The URL, the headers and the proxy of calls, and the secrets in them."""
-
     masked_url: str
-    """The URL with secrets masked."""
     origin: httpcore2.Origin
     path: Template
     """Path and query, with fields of the case."""
@@ -64,7 +61,6 @@ class Address:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the server is called with TLS."""
         return self.origin.scheme == b"https"
 
     @property
@@ -75,7 +71,6 @@ class Address:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the server or the proxy is called with TLS."""
         return self.is_secure or (self.proxy is not None and self.proxy.is_secure)
 
     @property
@@ -114,6 +109,7 @@ class Address:
             host, port = parts.hostname.encode("idna"), parts.port or PORTS[parts.scheme]
         except ValueError as exc:  # a UnicodeError is one
             raise UsageError(f"{mask(url)!r} is not a valid URL: {exc}") from exc
+
         secrets = _secrets_in_url(parts, variables)
         request_headers = _expand_headers(headers, secrets)
         if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
@@ -121,6 +117,7 @@ class Address:
         proxy = Proxy.from_environment(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             add_secret(secret)
+
         query = f"?{parts.query}" if parts.query else ""
         host_name = b"[%b]" % host if b":" in host else host  # IPv6
         return cls(
@@ -140,8 +137,6 @@ class Address:
 
 @attrs.frozen
 class Proxy:
-    """An HTTP proxy that the environment names."""
-
     host: str
     port: int
     is_secure: bool
@@ -156,12 +151,14 @@ class Proxy:
         url = proxies.get(scheme) or proxies.get("all")
         if not url or _is_local(host) or proxy_bypass(f"{host}:{port}"):
             return None
+
         parts = _split(url if "://" in url else f"http://{url}")
         if parts.scheme not in PORTS or not parts.hostname or not _has_valid_port(parts):
             raise UsageError(
                 f"the proxy {mask(url)!r} for {scheme}, from the environment, is not a valid http:// or https:// URL; "
                 f"change it, or bypass it: NO_PROXY={host}"
             )
+
         headers: list[tuple[bytes, bytes]] = []
         if parts.username is not None:
             headers.append((b"Proxy-Authorization", _basic_authorization(parts, secrets)))

@@ -15,8 +15,6 @@ from evaljournal.runner.calls.http.reply import Reply
 
 @attrs.define(eq=False)
 class BatchLine:
-    """A call whose request is a line of a batch."""
-
     batch: int = 0
     """Number of the batch; 0 until its reply is collected."""
     number: int = 0

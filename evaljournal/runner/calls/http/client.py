@@ -79,7 +79,6 @@ class SocketStream(trio.abc.Stream):
         return True
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send data."""
         await trio.lowlevel.checkpoint_if_cancelled()
         sent = 0
         while sent < len(data):
@@ -91,7 +90,6 @@ class SocketStream(trio.abc.Stream):
                 raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until data can be sent."""
         await trio.lowlevel.wait_writable(self._socket)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -106,7 +104,6 @@ class SocketStream(trio.abc.Stream):
                 raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
 
     async def aclose(self) -> None:
-        """Close the socket."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -114,7 +111,6 @@ class SocketStream(trio.abc.Stream):
 
 
 async def open_socket(host: str, port: int) -> SocketStream:
-    """Connect to a port of a host."""
     return SocketStream(await trio.open_tcp_stream(host, port))
 
 
@@ -154,12 +150,13 @@ class _Connection(MessageReader):
         self._has_received = False
         try:
             try:
-                if self._read_timeout is None:
+                if self._read_timeout is None:  # Checked here, too: a call of the helper would take longer than the check.
                     await self._stream.send_all(request)
                 else:
                     await _with_timeout(self._read_timeout, self._stream.send_all, request)
             except trio.BrokenResourceError:
                 pass  # A server that stops reading may have replied already.
+
             while True:
                 head = ResponseHead.parse(await self.read_head(_MAX_HEAD))
                 if head.status >= _OK:
@@ -173,7 +170,6 @@ class _Connection(MessageReader):
             raise
 
     async def receive(self) -> bool:
-        """Receive data, within the timeout."""
         try:
             if self._read_timeout is None:
                 data = await self._stream.receive_some(_CHUNK)
@@ -183,6 +179,7 @@ class _Connection(MessageReader):
             raise httpcore2.ReadTimeout from exc
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             raise httpcore2.ReadError from exc
+
         if not data and not self._has_received:
             raise Disconnected("Server disconnected without sending a response.")
         self._has_received = True
@@ -190,7 +187,6 @@ class _Connection(MessageReader):
         return bool(data)
 
     async def start_tls(self, host: str, timeout: float | None) -> None:  # noqa: ASYNC109  # it may be None
-        """Encrypt the connection."""
         self._stream = stream = trio.SSLStream(self._stream, _tls_context(), server_hostname=host, https_compatible=True)
         await _with_timeout(timeout, stream.do_handshake)
 
@@ -228,8 +224,6 @@ class Response:
 
 
 class Client:
-    """The connections to one address."""
-
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._target = address.target
@@ -264,6 +258,7 @@ class Client:
         first_byte: float | None = None
         token_times: dict[str, float] = {}
         chunks, end = list[bytes](), b""
+
         with ReplyMemory() as memory:
             async with await self.send(method, content, *headers, target=target) as response:
                 status, reply_headers = response.head.status, response.head.text_headers
@@ -278,6 +273,7 @@ class Client:
                         end = end[-_MAX_TOKEN_MATCH:]
                     chunks.append(chunk)
                     await memory.add(len(chunk))
+
             if first_byte is None:
                 first_byte = trio.current_time() - start_time
             reply, body = Reply(status, reply_headers), b"".join(chunks)
@@ -306,8 +302,9 @@ class Client:
         if content is not None:
             all_headers.append((b"Content-Length", b"%d" % len(content)))
         target = self._target if target is None else target
-        if address.proxy is not None and not address.is_secure:
+        if address.proxy is not None and not address.is_secure:  # With TLS, there is a tunnel instead.
             target, all_headers = f"http://{address.authority}{target}", [*all_headers, *address.proxy.headers]
+
         head: ResponseHead | None = None
         try:
             request = request_head(method, target, all_headers) + (content or b"")
@@ -338,6 +335,7 @@ class Client:
         address, proxy, timeout = self._address, self._address.proxy, self._connect_timeout
         host, port = address.origin.host.decode(), address.origin.port
         peer = (host, port) if proxy is None else (proxy.host, proxy.port)
+
         try:
             connection = _Connection(await _with_timeout(timeout, open_socket, *peer), self._read_timeout)
             try:
@@ -365,7 +363,6 @@ class Client:
 
 
 async def _open_tunnel(connection: _Connection, target: str, headers: Headers) -> None:
-    """Make a proxy forward the bytes of a connection to a host and port."""
     head = await connection.call(request_head("CONNECT", target, [(b"Host", target.encode()), *headers]))
     if head.status >= HTTPStatus.MULTIPLE_CHOICES:
         raise httpcore2.ProxyError(f"{head.status} from the proxy")

@@ -45,8 +45,6 @@ class InvalidMessage(httpcore2.RemoteProtocolError):
 
 @attrs.frozen
 class RequestHead:
-    """The first line and the headers of a request, and how its body is sent."""
-
     method: str
     target: str
     """Path and query, or another form, which servers here reject."""
@@ -57,7 +55,6 @@ class RequestHead:
     is_chunkable: bool
     """Whether the reply may be sent in chunks."""
     keeps_alive: bool
-    """Whether the connection is used for further requests."""
     expects_continue: bool
     """Whether the body is sent only after `100 Continue`."""
 
@@ -69,6 +66,7 @@ class RequestHead:
             raise InvalidMessage("the first line is not METHOD PATH HTTP/1.1")
         if _HEADERS.fullmatch(head, line.end()) is None:
             raise InvalidMessage("a header is not NAME: VALUE")
+
         headers, values = _parse_headers(head, line.end())
         is_http_1_1 = line[3] == b"1"
         if sum(name == b"host" for name, _ in headers) != 1 and (is_http_1_1 or b"host" in values):
@@ -76,6 +74,7 @@ class RequestHead:
         is_chunked, length = _framing(headers, values)
         if is_chunked and length is not None:
             raise InvalidMessage("Content-Length and Transfer-Encoding are mutually exclusive")
+
         return cls(
             method=line[1].decode("ascii"),
             target=line[2].decode("ascii"),
@@ -89,8 +88,6 @@ class RequestHead:
 
 @attrs.define
 class ResponseHead:
-    """The status and the headers of a response, and how its body is sent."""
-
     status: int
     headers: Headers
     """Headers, with lower-case names."""
@@ -98,7 +95,6 @@ class ResponseHead:
     length: int | None
     """Bytes of the body; None if it is sent in chunks, or ends with the connection."""
     keeps_alive: bool
-    """Whether the connection can be used for another request."""
 
     @property
     def text_headers(self) -> dict[str, str]:
@@ -115,19 +111,16 @@ class ResponseHead:
             line = _STATUS_LINE.match(head)
             if line is None or _RESPONSE_HEADERS.fullmatch(head, line.end()) is None:
                 raise InvalidMessage("the response is not HTTP/1.1")
+
         status = int(line[2])
         headers, values = _parse_headers(head, line.end())
         is_chunked, length = _framing(headers, values)
         if status in _STATUSES_WITHOUT_BODY:
             is_chunked, length = False, 0
+
         is_framed_once = is_chunked != (length is not None)  # Otherwise, the body ends with the connection, or is ambiguous.
         keeps_alive = line[1] == b"1" and is_framed_once and not _is_closing(headers, values)
         return cls(status, headers, is_chunked, None if is_chunked else length, keeps_alive)
-
-
-def is_header(line: bytes) -> bool:
-    """Return whether a line, with its end, is a header."""
-    return _RESPONSE_HEADERS.fullmatch(line + b"\r\n") is not None
 
 
 def _parse_headers(head: bytes, start: int) -> tuple[Headers, dict[bytes, bytes]]:
@@ -166,6 +159,7 @@ def request_head(method: str, target: str, headers: Headers) -> bytes:
     is_valid = (line := _REQUEST_LINE.match(head)) is not None and _HEADERS.fullmatch(head, line.end()) is not None
     if is_valid and head.count(b"\r\n") == len(headers) + 2:  # No value contains another header.
         return head
+
     for name, value in headers:
         if b"\n" in value or _HEADERS.fullmatch(b"%b: %b\r\n\r\n" % (name, value)) is None:
             message = f"header {name.decode('latin-1')!r} contains characters that HTTP does not allow; remove them"
@@ -193,7 +187,6 @@ class MessageReader:
 
     def __init__(self) -> None:
         self.buffer = bytearray()
-        """Bytes that were received and not yet read."""
 
     async def receive(self) -> bool:
         """Add received bytes to the buffer; return False if the peer has closed the connection."""
@@ -219,15 +212,12 @@ class MessageReader:
         return self.pop(match.end())
 
     def pop(self, count: int) -> bytes:
-        """Return the first bytes of the buffer, and remove them."""
         data = bytes(self.buffer) if count >= len(self.buffer) else bytes(self.buffer[:count])
         del self.buffer[:count]
         return data
 
 
 class Body:
-    """The body of a message, which is read as it arrives."""
-
     def __init__(self, reader: MessageReader, *, is_chunked: bool, length: int | None) -> None:
         """Read a body of this length; None: until its last chunk, or until the peer closes the connection."""
         self._reader = reader
@@ -244,10 +234,12 @@ class Body:
             await self._begin_chunk()
         if self.is_complete:
             return b""
+
         if not self._reader.buffer and not await self._reader.receive():
             if self._remaining is not None:
                 raise Disconnected("peer closed connection without sending complete message body")
             self.is_complete = True
+
         data = self._reader.pop(len(self._reader.buffer) if self._remaining is None else self._remaining)
         if self._remaining is not None:
             self._remaining -= len(data)
@@ -272,6 +264,6 @@ class Body:
             line = await self._reader.read_line()
             if line == b"\r\n":
                 return
-            if not is_header(line):
+            if _RESPONSE_HEADERS.fullmatch(line + b"\r\n") is None:
                 raise InvalidMessage("a trailer is not NAME: VALUE")
         raise InvalidMessage(f"a chunked body has more than {_MAX_TRAILERS} trailers")

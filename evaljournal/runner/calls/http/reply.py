@@ -234,14 +234,17 @@ class Reply:
         """The media type, in lower case and without parameters."""
         self.is_stream = media != "application/json" and any(kind in media for kind in _STREAM_TYPES)
         """Whether it is a stream of events or lines."""
+
         has_length = "content-length" in headers or "transfer-encoding" in headers
         self.ends_by_closing = not has_length if ends_by_closing is None else ends_by_closing
         """Whether only the closed connection marks its end, so that an interrupted reply cannot be detected."""
+
         coding = headers.get("content-encoding", "").strip().lower()
         self.coding = "" if coding == "identity" else coding
         """How the body is compressed; empty if it is not."""
         self.is_readable = not self.coding or self.coding in _SUPPORTED_ENCODINGS
         """Whether the compression is supported; otherwise, `body` has the received bytes."""
+
         self.problem: Exception | None = None
         """Why the body cannot be read; it is empty then."""
         self._chunks: list[bytes] = []
@@ -252,6 +255,7 @@ class Reply:
         """Add received bytes, up to `MAX_BYTES` of content in all."""
         if self.problem is not None or not data:
             return
+
         try:
             for content in self._decompress(data) if self.coding and self.is_readable else (data,):
                 self._size += len(content)
@@ -322,7 +326,6 @@ class Reply:
         return excerpt(self.body[: 8 * EXCERPT_LENGTH].decode("utf-8", "replace").strip(), EXCERPT_LENGTH)
 
     def json(self) -> Any:
-        """Parse the body as JSON."""
         body = self.body
         check_values(body)
         try:
@@ -347,8 +350,10 @@ class Reply:
         check_values(self.body, b",[{\n\r")
         text = self.text()
         is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if is_sse else "\n")
+        # The last of several JSON lines may be complete without its line break, which is known when it is parsed.
         if is_incomplete and (is_sse or not text):
             raise IncompleteReply(f"the stream ended within {_masked_end(text)!r}")
+
         for event, data in parse_events(text) if is_sse else _lines(text):
             if data == "[DONE]":
                 return

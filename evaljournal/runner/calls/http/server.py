@@ -41,8 +41,6 @@ CONNECTION_ERRORS: Final = (Disconnected, ReplyAborted, InvalidMessage, trio.Bro
 
 
 class RequestTooLarge(InvalidMessage):
-    """The body of a request is too large."""
-
     def __init__(self, limit: int) -> None:
         size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
         super().__init__(f"the request is larger than {size}", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
@@ -62,7 +60,6 @@ class TokenListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
         self._waiters = trio.lowlevel.ParkingLot()
 
     async def accept(self) -> trio.abc.HalfCloseableStream:
-        """Wait for a place, then for a connection."""
         while len(self._accepted_at) >= MAX_WITHOUT_TOKEN:
             oldest, accepted_at = next(iter(self._accepted_at.items()))
             with trio.move_on_at(accepted_at + CROWDED_TIMEOUT) as wait:
@@ -80,13 +77,10 @@ class TokenListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
             self._waiters.unpark()
 
     async def aclose(self) -> None:
-        """Stop listening."""
         await self._listener.aclose()
 
 
 class ClientConnection(MessageReader):
-    """A connection of a client."""
-
     def __init__(
         self,
         stream: trio.abc.HalfCloseableStream,
@@ -101,12 +95,14 @@ class ClientConnection(MessageReader):
         self._stream = stream
         self._headers = tuple(headers)
         self._keeps_alive = keeps_alive
+
         self.is_closed = False
         """Whether the client has closed the connection."""
         self._activity = trio.Event()
         """Set when data arrives or the connection is closed."""
         self._demand = trio.Event()
         """Set when more data is needed."""
+
         self.call_scope = trio.CancelScope()
         """Scope of the request that is being answered; cancelled when the client disconnects."""
         self._scope = trio.CancelScope()
@@ -114,9 +110,7 @@ class ClientConnection(MessageReader):
         self._head: RequestHead | None = None
         self._is_body_read = False
         self.is_reply_started = False
-        """Whether a part of the reply was sent."""
         self._is_reply_complete = False
-        """Whether all of the reply was sent."""
 
     async def serve(self, answer: Callable[[RequestHead], Awaitable[None]]) -> None:
         """Answer requests until the client or the server closes the connection."""
@@ -143,7 +137,6 @@ class ClientConnection(MessageReader):
             self._listener.release(self._stream)
 
     def close_if_idle(self) -> None:
-        """Close the connection if it has waited too long for a request."""
         if trio.current_time() - self._idle_since > IDLE_TIMEOUT:
             self._scope.cancel()
 
@@ -165,6 +158,7 @@ class ClientConnection(MessageReader):
             if self.is_reply_started:
                 raise
             await self.reject(exc.reply_status, str(exc))
+
         if self._is_reply_complete and self._is_kept_open:
             return True
         await self._linger()
@@ -180,6 +174,7 @@ class ClientConnection(MessageReader):
             self.is_closed = not data
             self.buffer += data
             self._activity.set()
+
             if not data:
                 self.call_scope.cancel()
                 return
@@ -188,7 +183,6 @@ class ClientConnection(MessageReader):
                 await self._demand.wait()
 
     async def receive(self) -> bool:
-        """Wait for data."""
         if self.is_closed:
             return False
         self._demand.set()
@@ -202,6 +196,7 @@ class ClientConnection(MessageReader):
         assert head is not None
         if head.expects_continue and not self.buffer:
             await self._stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
+
         body = Body(self, is_chunked=head.length is None, length=head.length)
         parts: list[bytes] = []
         size = 0
@@ -229,7 +224,6 @@ class ClientConnection(MessageReader):
         await self._stream.send_all(reply_head(status, [*self._headers, *headers, *closing]) + body)
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send a part of the body."""
         await self._stream.send_all(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._is_chunked else chunk)
 
     async def finish(self) -> None:
@@ -239,7 +233,6 @@ class ClientConnection(MessageReader):
             await self._stream.send_all(b"0\r\n\r\n")
 
     async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
-        """Send an error."""
         await self.send(status, [(b"content-type", b"text/plain; charset=utf-8"), *headers], f"{message}\n".encode())
 
     async def _reject_cancelled_call(self) -> None:

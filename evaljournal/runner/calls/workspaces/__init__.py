@@ -43,8 +43,6 @@ _RUN_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 @attrs.frozen
 class Workspace:
-    """The directory of one attempt."""
-
     directory: Path
     """What is removed after it: the workspace, and the agent's home."""
     has_home: bool = True
@@ -61,7 +59,6 @@ class Workspace:
         return self.directory / "home"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a program in the workspace."""
         environment = {name: value for name, value in os.environ.items() if name not in _OF_GIT}
         homes = {name: str(self.home / directory) for name, directory in HOMES.items()} if self.has_home else {}
         own = {"PWD": str(self.path), "EVALJOURNAL_WORKSPACE": str(self.path), "GIT_CEILING_DIRECTORIES": str(self.directory)}
@@ -75,7 +72,6 @@ class Workspace:
 
 _workspace: Final[ContextVar[Workspace | None]] = ContextVar("evaljournal_workspace", default=None)
 set_workspace = _workspace.set
-"""Set the workspace of the attempt in this context."""
 open_workspace = _workspace.get
 """Return the workspace of the attempt in this context; None if it has none."""
 
@@ -109,5 +105,4 @@ def name_of(trial: str, attempt: int | Literal["*"]) -> str:
 
 
 def attempts_of(directory: Path, trial: str) -> list[Path]:
-    """Return the directories of the attempts at a trial."""
     return sorted(directory.glob(f"attempts/{name_of(trial, '*')}"))

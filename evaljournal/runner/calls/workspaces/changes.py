@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import orjson
 
 from evaljournal.replay.state.workspaces import Change, FileChange
 from evaljournal.runner.calls.workspaces.original import Original
@@ -40,6 +39,7 @@ def changes_of(path: Path, original: Original, places: Places) -> dict[str, Any]
     """Return what has changed in a workspace since its files were at these places, as it is recorded."""
     changes = _Changes()
     missing = {name: fact for name, fact in original.index.items() if fact.sha256 and not name.startswith(".git/")}
+
     for number, entry in enumerate(walk(path, skipped=".git")):
         if isinstance(entry, str):
             changes.add_problem(entry)
@@ -62,8 +62,6 @@ def changes_of(path: Path, original: Original, places: Places) -> dict[str, Any]
 
 @attrs.define
 class _Changes:
-    """The changes so far, and what was left out."""
-
     files: list[FileChange] = attrs.field(factory=list[FileChange])
     diff: list[str] = attrs.field(factory=list[str])
     unlisted_files: int = 0
@@ -73,7 +71,6 @@ class _Changes:
     _diff_size: int = 0
 
     def add_problem(self, problem: str) -> None:
-        """Add why something was not read."""
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
 
@@ -106,6 +103,7 @@ class _Changes:
             self.files.append(file)
         else:
             self.unlisted_files += 1
+        # No diff if only the mode differs, or the content is unknown.
         if change == "deleted" or new.sha256 not in {"", old.sha256}:
             self._add_diff(path, change, *texts)
 
@@ -114,11 +112,13 @@ class _Changes:
         name = name if name.isprintable() else json.dumps(name)  # A line break would begin another file.
         lines = [f"--- {'/dev/null' if change == 'added' else f'a/{name}'}"]
         lines += [f"+++ {'/dev/null' if change == 'deleted' else f'b/{name}'}"]
+
         old_lines, new_lines = _lines(old), _lines(new)
         if old_lines is None or new_lines is None:
             lines += ["Binary files or files that are too large differ"]
         else:
             lines += hunks(old_lines, new_lines)
+
         size = sum(len(line) + 1 for line in lines)
         if self._diff_size + size > MAX_DIFF:
             self.omitted_diffs += 1
@@ -127,10 +127,9 @@ class _Changes:
             self.diff += lines
 
     def result(self) -> dict[str, Any]:
-        """Return what is recorded."""
         diff = mask("\n".join([*self.diff, ""])) if self.diff else ""
         left_out = {name: value for name in ("unlisted_files", "omitted_diffs", "problems") if (value := getattr(self, name))}
-        return orjson.loads(orjson.dumps({"files": self.files, "diff": diff, **left_out}))  # type: ignore[no-any-return]
+        return {"files": self.files, "diff": diff, **left_out}
 
 
 def _kind_and_content(fact: Fact) -> tuple[int, str, int]:

@@ -59,6 +59,7 @@ class WorkspaceSource:
         if not path.is_dir():
             problem = "is not a directory" if path.exists() else "does not exist"
             raise UsageError(problem, setting="workspace", value=str(path))
+
         is_repository = (path / ".git").exists()
         for output in map(Path.resolve, outputs):
             if path.resolve().is_relative_to(output):
@@ -66,6 +67,7 @@ class WorkspaceSource:
             if output.is_relative_to(path.resolve()) and not is_repository:
                 problem = f"contains {output}, where the run writes; pass -o, a directory below it, or a git repository"
                 raise UsageError(problem, setting="workspace", value=str(path))
+
         if is_repository:
             return cls._read_repository(path, recorded_digest, dirty=dirty)
         return cls(path, digest=digest_of(index_tree(path)))
@@ -75,21 +77,25 @@ class WorkspaceSource:
         if (path / ".gitmodules").exists():
             hint = "pass the directory of one repository, or a copy without .git"
             raise UsageError("has submodules, which are not cloned", setting="workspace", value=str(path), hint=hint)
+
         commit, _, changes_digest = recorded_digest.removeprefix("git:").partition("+")
         with suppress(UsageError):  # The commit is not in the repository any more.
             if commit.isalnum() and not changes_digest:
                 _git(path, "rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
                 return cls(path, commit, digest=recorded_digest)
+
         revision = _git(path, "rev-parse", "--verify", "HEAD^{commit}").strip()
         listing = _git(path, "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
         paths = (entry[3:] for entry in listing.split("\0") if entry)
         changed = tuple(sorted(name for name in paths if segments.enclosing_run(path / name) is None))
+
         if not changed:
             return cls(path, revision, digest=f"git:{revision}")
         if not dirty:
             names = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")  # noqa: PLR2004  # examples
             hint = "commit them, or pass --workspace-dirty to copy them, too"
             raise UsageError(f"has uncommitted changes: {names}", setting="workspace", value=str(path), hint=hint)
+
         contents = hashlib.sha256()
         for name in changed:
             file = path / name
@@ -119,8 +125,6 @@ def _git(path: Path, *arguments: str) -> str:
 
 @attrs.frozen
 class Original:
-    """The copy of a session."""
-
     path: Path
     index: Index
     files: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
@@ -150,7 +154,6 @@ class Original:
         return _originals[path]
 
     def with_files(self, files: Mapping[str, bytes]) -> "Original":
-        """Return it with the files of a case."""
         facts = {
             path: Fact(stat.S_IFREG | 0o644, len(content), 0, hashlib.sha256(content).hexdigest())
             for path, content in files.items()
@@ -158,7 +161,6 @@ class Original:
         return Original(self.path, self.index | facts, files)
 
     def content(self, path: str) -> bytes:
-        """Return the content of a file."""
         return self.files[path] if path in self.files else (self.path / path).read_bytes()
 
 
@@ -194,6 +196,7 @@ def case_files(case: Case) -> dict[str, bytes]:
     else:
         paths = [] if value is None else column_values(case, COLUMN)
         files = {relative_path(path, place): read_file(Path(case.directory), path) for path in paths}
+
     if len(files) > MAX_CASE_FILES:
         raise UsageError(f"{place} has more than {MAX_CASE_FILES:,} files; put them into the workspace")
     return files

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +28,9 @@ def end_programs(name: str, value: str) -> int:
         return 0
     entry, ended = f"{name}={value}", set[int]()
     spared = _own_processes()
+
     for _ in range(_ROUNDS):
-        pids = set(_processes(entry)) - spared
+        pids = _processes(entry) - spared
         for pid in pids:
             _end(pid, entry)
         ended |= pids
@@ -50,13 +50,10 @@ def _own_processes() -> set[int]:
     return pids
 
 
-def _processes(entry: str) -> Iterator[int]:
+def _processes(entry: str) -> set[int]:
     if not _PROC.is_dir():
-        yield from _listed_processes(entry)
-        return
-    for name in os.listdir(_PROC):
-        if name.isdecimal() and _has(int(name), entry):
-            yield int(name)
+        return _listed_processes(entry)
+    return {int(name) for name in os.listdir(_PROC) if name.isdecimal() and _has(int(name), entry)}
 
 
 def _has(pid: int, entry: str) -> bool:
@@ -67,13 +64,11 @@ def _has(pid: int, entry: str) -> bool:
     return os.fsencode(entry) in content.split(b"\0")
 
 
-def _listed_processes(entry: str) -> Iterator[int]:
-    """Yield the same where there is no /proc; the values of these variables contain no spaces there."""
+def _listed_processes(entry: str) -> set[int]:
+    """Return the same where there is no /proc; the values of these variables contain no spaces there."""
     result = subprocess.run(["ps", "axeww", "-o", "pid=,command="], capture_output=True, check=False)  # noqa: S607
-    for line in result.stdout.decode(errors="replace").splitlines():
-        pid, _, text = line.strip().partition(" ")
-        if pid.isdecimal() and entry in text.split(" "):
-            yield int(pid)
+    processes = (line.strip().partition(" ") for line in result.stdout.decode(errors="replace").splitlines())
+    return {int(pid) for pid, _, text in processes if pid.isdecimal() and entry in text.split(" ")}
 
 
 def _end(pid: int, entry: str) -> None:

@@ -73,6 +73,7 @@ def walk(root: Path | str, skipped: str = "", *, prefix: str = "", parent: int |
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in itertools.islice(entries, MAX_FILES))
+
         for name in names:
             path = prefix + name
             if path == skipped:
@@ -122,6 +123,7 @@ def index_tree(root: Path) -> Index:
     for entry in _walk_bounded(root):
         if isinstance(entry, str):
             raise WorkspaceProblem(f"{root}: {entry}")
+
         status, sha256, target = entry.status, "", ""
         if stat.S_ISLNK(status.st_mode):
             target = os.readlink(entry.name, dir_fd=entry.parent)
@@ -173,6 +175,7 @@ def copy_agent_tree(source: Path, target: Path) -> None:
     for entry in _walk_bounded(source):
         if isinstance(entry, str):
             continue
+
         new_path, mode = os.path.join(target, entry.path), entry.status.st_mode
         if stat.S_ISDIR(mode):
             os.mkdir(new_path, mode & 0o777 | stat.S_IRWXU)
