@@ -42,11 +42,8 @@ _MAX_SESSIONS: Final = 10_000
 
 @attrs.frozen
 class SalvageResult:
-    """The result of a salvage."""
-
     path: Path
     kept: int
-    """Number of records that were copied."""
     lost: int
     """Number of missing records, counted by the gaps in `seq`."""
     excluded: int

@@ -41,8 +41,6 @@ def check_target(source: Path, target: Path, files: Files) -> None:
 
 
 class RunCopy:
-    """A new run that is created from the records of others."""
-
     def __init__(self, source: Record) -> None:
         self.journal: Journal
         self.source = source

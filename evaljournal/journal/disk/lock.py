@@ -38,7 +38,6 @@ class Lock:
         return self._fd is not None and self._files.is_same_file(self._fd, self._file)
 
     def release(self) -> None:
-        """Release the lock."""
         if self._fd is not None:
             fd, self._fd, self.is_held = self._fd, None, False
             self._files.close(fd)

@@ -34,8 +34,6 @@ async def follow(
 
 
 class _Follower:
-    """Position of a follower: file, byte and next record."""
-
     CHUNK: Final = 1 << 20
 
     def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:

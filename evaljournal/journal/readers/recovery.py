@@ -136,7 +136,6 @@ def _without_cr(data: bytes, end: int) -> int:
 
 
 def _hash_before(data: bytes, end: int) -> bytes | None:
-    """Return the hash of the line that ends here; None if there is none."""
     tail = _TAIL.fullmatch(data, max(0, end - chain.TAIL), max(0, end))
     return tail[1] if tail else None
 

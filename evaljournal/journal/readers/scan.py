@@ -61,7 +61,6 @@ class Cursor:
         """Number of valid records in this segment so far."""
         self.is_sealed = False
         self.seqs_with_blobs: list[int] = []
-        """Records that refer to blobs."""
         self._check_all = check_all
         """Whether to check the checksums of files and the order of `d` and `seq`, too."""
         self._digest = sha256()
@@ -74,7 +73,6 @@ class Cursor:
         return self._digest.hexdigest()
 
     def enter(self, segment: int) -> None:
-        """Move to the start of the next file."""
         self._previous_file = (self.offset, self._digest.hexdigest())
         self._digest = sha256()
         self.segment = segment
@@ -147,7 +145,6 @@ class Cursor:
         self.seqs_with_blobs.append(fields["seq"])
 
     def read_header(self, line: bytes) -> Fields:
-        """Read format and run from the first line of a file."""
         try:
             header: Any = loads(line)
         except ValueError as exc:
@@ -246,8 +243,6 @@ def _bad_line(line: bytes) -> BadLine:
 
 @attrs.frozen
 class ScanStop:
-    """Where a scan stopped, and why."""
-
     segment: int
     byte: int
     seq: int
@@ -258,7 +253,6 @@ class ScanStop:
     unfinished_line: bytes | None = None
     """Everything after the last valid record, if that is an incomplete line."""
     is_unreadable: bool = False
-    """Whether the system cannot read the file there."""
 
 
 @attrs.frozen
@@ -322,7 +316,6 @@ class Scan:
                 return
 
     def read_all(self) -> Self:
-        """Read every record; return the scan in its final state."""
         collections.deque(self, maxlen=0)
         return self
 

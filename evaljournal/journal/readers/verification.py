@@ -22,8 +22,6 @@ from evaljournal.journal.readers.scan import Scan
 
 @attrs.frozen
 class Verification:
-    """The result of a verification."""
-
     path: Path
     run: str
     records: int
@@ -45,7 +43,6 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether the journal is intact."""
         return self.problem is None
 
 
@@ -76,7 +73,6 @@ class Verifier:
         self._problem: JournalError | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield the records up to the first problem."""
         path, files, expect_head, lifecycle = self._path, self._files, self._expect_head, self._lifecycle
         record: Record | None = None
         try:
