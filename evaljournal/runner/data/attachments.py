@@ -43,7 +43,6 @@ _SIGNATURES: Final = {
     "image/heif": re.compile(rb".{4}ftyp(?:he|mif1|msf1)", re.DOTALL),
     "image/avif": re.compile(rb".{4}ftyp(?:avi[fs]|mif1)", re.DOTALL),
 }
-"""Media type → the first bytes of such an image."""
 
 
 class InvalidAttachment(UsageError):
@@ -52,8 +51,6 @@ class InvalidAttachment(UsageError):
 
 @frozen(kw_only=True)
 class CaseFile:
-    """An image or a file of a case."""
-
     kind: Kind
     name: str
     """Name of the file; of a data URL, the column with an extension."""

@@ -132,7 +132,6 @@ class ContentNames:
 
     @property
     def equal_case_names(self) -> Collection[str]:
-        """Names of equal cases."""
         return self._counts.keys()
 
     def rename(self, case: Case[Any, Any]) -> Case[Any, Any]:

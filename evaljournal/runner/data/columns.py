@@ -38,7 +38,6 @@ class Columns:
         """The columns of the previous row and their roles; most rows have the same."""
 
     def case(self, row: Mapping[str, Any]) -> Case:
-        """Convert a row to a case."""
         columns = tuple(row)
         if self._last_keys is None or self._last_keys[0] != columns:
             self._last_keys = columns, self._keys(columns)
@@ -86,7 +85,6 @@ class Columns:
 
 
 def column_hint(role: Role) -> str:
-    """Return the hint on how to choose a column, on the command line and in Python."""
     return f"choose the column with --{role}-key, or {role}_key=… in Python"
 
 

@@ -65,7 +65,6 @@ def is_in_shard(case: Case, shard: Shard | None) -> bool:
 
 
 def as_strings(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return a tuple of strings; one string is a tuple of one."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -97,7 +96,6 @@ class Selection:
     """Seed of the shuffled order and of the retry jitter."""
 
     def matches(self, name: str) -> bool:
-        """Return whether a case of this name is used."""
         return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
     def rank(self, name: str) -> bytes:
@@ -212,7 +210,6 @@ class Dataset:
             yield position, case
 
     def place(self, position: int) -> str:
-        """Describe the position of a case."""
         if isinstance(self.source, RemoteCases):
             return f"{self.source.address}, row {position:,}"
         return readers.place(self.source, position) if isinstance(self.source, Path) else f"case {position:,}"
@@ -234,7 +231,6 @@ class Dataset:
 
 
 def _case(row: Any, columns: Columns) -> Case:
-    """Convert a row, which is a case, a mapping, a pair or an input."""
     match row:
         case Case():
             return row  # pyright: ignore[reportUnknownVariableType]  # of any types
@@ -291,7 +287,6 @@ class Trials:
         self._ambiguous_names: set[str] = set()
         """Short names that different cases have."""
         self._equal_case_names: frozenset[str] = frozenset()
-        """Names of equal cases."""
         self._names = ContentNames()
         """The names of the last check."""
         if dataset.is_rereadable:

@@ -42,7 +42,6 @@ def parse(source: str) -> ast.Module:
 
 
 def digest(content: bytes) -> str:
-    """Return the fingerprint of some content."""
     return hashlib.sha256(content).hexdigest()[:_LENGTH]
 
 
@@ -86,7 +85,6 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
 
 
 def unwrap_partial(function: Any) -> Any:
-    """Return the function of a partial, or the function itself."""
     while isinstance(function, functools.partial):
         function = cast("Any", function).func
     return function
@@ -112,7 +110,6 @@ def definition_of(function: Any) -> dict[str, Any]:
 
 
 def _object_with_source(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function or class that has the source of a function or an object."""
     function = inspect.unwrap(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 

@@ -15,12 +15,10 @@ _ASSERTIONS: Final = ("assertions", "expectations")
 
 
 def is_skill(value: object) -> bool:
-    """Return whether the content of a JSON file has the evals of a skill."""
     return isinstance(value, dict) and isinstance(value.get("evals"), list)
 
 
 def skill_rows(value: Mapping[str, Any], path: Path) -> Iterator[Row]:
-    """Yield a row for each eval of a skill."""
     for number, fields in enumerate(value["evals"], 1):
         place = f"eval {number} of {len(value['evals'])}"
         if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):

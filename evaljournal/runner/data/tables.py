@@ -17,7 +17,6 @@ from evaljournal.runner.errors import UsageError
 Row = dict[str, Any]
 
 BATCH_ROWS: Final = 1024
-"""Rows that are converted at a time."""
 _JSON_TYPES: Final = frozenset({str, int, float, bool, NoneType})
 _MAX_EXACT: Final = 2**53
 """Above this, a float does not have every whole number."""
@@ -50,7 +49,6 @@ def _reader(source: object) -> Callable[[Any], Iterator[Row]] | None:
 
 
 def json_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows with JSON values."""
     for row in rows:
         yield {name: value if type(value) in _JSON_TYPES else json_value(value) for name, value in row.items()}
 
@@ -127,7 +125,6 @@ def _pandas_converter(name: object, array: Any) -> Callable[[Any], list[Any]]:
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
-    """Return the names that occur several times."""
     return [name for name, count in Counter(names).items() if count > 1]
 
 

@@ -118,8 +118,6 @@ class Fields:
 
 @attrs.frozen
 class Template:
-    """A string template."""
-
     pieces: tuple[str | tuple[str], ...]
     """Literal strings, and fields, each in a tuple."""
 
@@ -143,7 +141,6 @@ class Template:
 
     @property
     def fields(self) -> list[str]:
-        """The names of its fields."""
         return [piece[0] for piece in self.pieces if isinstance(piece, tuple)]
 
     def fill(self, fields: Fields, escape: Callable[[str], str] = str) -> str:
@@ -198,7 +195,6 @@ def fill_body(value: Any, fields: Fields) -> Any:
 
 
 def has_fields(value: Any) -> bool:
-    """Return whether a parsed template has a field."""
     match value:
         case Template():
             return bool(value.fields)
