@@ -278,7 +278,6 @@ def _relative(file: str, directory: str) -> str:
 
 
 def _first_lines(functions: Iterable[Any]) -> dict[str, set[int]]:
-    """Return file → the first lines of these functions."""
     lines: dict[str, set[int]] = {}
     for function in functions:
         code = getattr(function, "__code__", None)

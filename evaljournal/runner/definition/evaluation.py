@@ -38,8 +38,6 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 
 class Inherited(enum.Enum):
-    """The type of `INHERITED`."""
-
     INHERITED = enum.auto()
 
 
@@ -97,7 +95,6 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.scorers: dict[str, Scorer] = {}
         """Scorers by name, in the order in which they were added."""
         self.hooks: dict[Role, Hook] = {}
-        """The set-up and the teardown, if there are any."""
         functools.update_wrapper(self, task, updated=())
 
     def __call__(self, value: InputT, /, **parameters: Any) -> ReturnT:
@@ -254,8 +251,6 @@ def _is_new_version(function: object, old_function: object) -> bool:
 
 
 class EvaluationDecorator(Protocol):
-    """The decorator `@evaluation(…)`, which turns the function below it into an evaluation."""
-
     @overload
     def __call__(
         self, task: Callable[[InputT], Coroutine[Any, Any, OutputT]], /

@@ -42,7 +42,6 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a gate."""
         match = _GATE.fullmatch(text)
         if match is None:
             raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
@@ -143,8 +142,6 @@ class Gate:
 
 @attrs.frozen
 class GateResult:
-    """The result of a gate in a run."""
-
     gate: str
     """The gate as it was written, such as `exact=0.9`."""
     problem: str
@@ -154,7 +151,6 @@ class GateResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it passed."""
         return not self.problem
 
 

@@ -20,8 +20,6 @@ _PARAMETERS: Final = ("input", "expected", "metadata", "case", "trial")
 
 @attrs.frozen
 class Hook:
-    """The set-up or the teardown of an evaluation."""
-
     role: Role
     function: Callable[..., Any]
     version: str = attrs.field(default=attrs.Factory(lambda hook: fingerprint_function(hook.function), takes_self=True))

@@ -94,7 +94,6 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _flatten(limits: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes of parsed limits."""
     return {(model, name): math.inf if size == OFF else size for model, name, size in _items(limits)}
 
 

@@ -43,7 +43,6 @@ class LoadedEvaluation(NamedTuple):
 
 
 def load_evaluation(reference: str) -> LoadedEvaluation:
-    """Import the evaluation that a reference names."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise UsageError("the reference is empty; pass a file, such as evals/capitals.py")

@@ -34,8 +34,6 @@ _DIGITS: Final = 4
 
 @attrs.frozen(eq=False)
 class Variant:
-    """One set of parameters of a task."""
-
     name: str
     parameters: Mapping[str, Any]
     task: Any = attrs.field(repr=False)
@@ -112,7 +110,6 @@ def selected_variants(variants: Mapping[str, Variant], names: Sequence[str], eva
 
 
 def _parameters_by_variant(options: object) -> dict[str, Mapping[str, Any]]:
-    """Return variant → parameters."""
     if not isinstance(options, Mapping):
         raise UsageError(f"variants must be a mapping, not {options!r}")
     if not options:
