@@ -21,8 +21,6 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class _Entry:
-    """A handler, and the one that it replaced."""
-
     def __init__(self, handler: Handler, *, chain: bool) -> None:
         self.handler = handler
         self.chain = chain
