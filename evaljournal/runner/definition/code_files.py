@@ -33,7 +33,7 @@ Namespace = Mapping[str, Any]
 
 _PROJECT_FILES: Final = ("pyproject.toml", "setup.py", "setup.cfg")
 _EXCLUDED_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
-_OWN_DIRECTORY: Final = str(Path(__file__).parents[2]) + os.sep
+OWN_DIRECTORY: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_WHOLE_FILE: Final = 16 * 2**20
 """Of a larger file, only its size, its beginning and its end count, so that a run starts quickly."""
 _MAX_MASKED_FILE: Final = 2**20
@@ -245,7 +245,7 @@ class _Project:
         self._root = os.path.join(repository or next(packages, directory), "")
         self._directory = os.path.join(directory, "")
         prefixes = {os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix)}
-        self._excluded = (_OWN_DIRECTORY, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
+        self._excluded = (OWN_DIRECTORY, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
         self._dataset = os.path.abspath(source) if isinstance(source, Path) else ""
 
     def __contains__(self, file: str) -> bool:

@@ -8,7 +8,6 @@ Errors are `UsageError`s with a traceback of the user's code only.
 import contextlib
 import importlib
 import importlib.util
-import os
 import re
 import sys
 import traceback
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from evaljournal.runner.definition.code_files import record_files
+from evaljournal.runner.definition.code_files import OWN_DIRECTORY, record_files
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.errors import UsageError, suggest
 
@@ -227,7 +226,7 @@ def _report_user_errors(module_path: str, directory: Path) -> Generator[None]:
 
 def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     """Return a traceback without our frames and those of the import system."""
-    prefixes = (os.path.join(Path(__file__).parent.parent, ""), "<frozen importlib", "<attrs generated")
+    prefixes = (OWN_DIRECTORY, "<frozen importlib", "<attrs generated")
     stack = traceback.extract_tb(trace)
     frames = [frame for frame in stack if not frame.filename.startswith(prefixes)]
     frames = [frame for frame in frames if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
