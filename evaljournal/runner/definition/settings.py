@@ -214,7 +214,9 @@ class Settings(Selection):
     grace: float = field(
         default=5.0,
         converter=as_float,
-        validator=rule(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
+        validator=rule(
+            lambda value: isinstance(value, float) and 0 <= value < math.inf, "must be a number of seconds, 0 or more"
+        ),
     )
     """Seconds that in-flight attempts get to finish when the run is stopped. Those that do not are repeated, and perhaps paid
     for again, when it is resumed; choose less than what your scheduler waits before it kills a process."""
