@@ -144,11 +144,12 @@ def _lost_batch_events(event: events.Event, lifecycle: Lifecycle) -> Iterator[ev
             yield from _lost_attempt_ends(event.batch, lifecycle)
         case _:
             places = set()
+
     for number in sorted({place[0] for place in places if place is not None} - {getattr(event, "batch", 0)}):
         yield from _lost_attempt_ends(number, lifecycle)
-        used_lines, total = lines.open[number].used_lines, len(lines.open[number].trials)
-        state = "ended" if lines.open[number].is_submitted else "not_sent"
-        yield events.BatchCollected(batch=number, state=state, results=used_lines, missing=total - used_lines)
+        batch = lines.open[number]
+        state, missing = "ended" if batch.is_submitted else "not_sent", len(batch.trials) - batch.used_lines
+        yield events.BatchCollected(batch=number, state=state, results=batch.used_lines, missing=missing)
 
 
 def _lost_attempt_ends(batch: int, lifecycle: Lifecycle) -> Iterator[events.AttemptInterrupted]:
@@ -166,15 +167,11 @@ def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:
 
 def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
     """Return the number of sessions that must have started before this event."""
-    match event:
-        case events.SessionStarted(session=number):
-            return number - 1
-        case events.RunStarted() | events.JournalRecovered() | events.Extension():
-            return 0
-        case events.ReviewStarted() | events.ReviewSampled() | events.Annotated() | events.ReviewSaved():
-            return 0
-        case _:
-            return lifecycle.sessions + (lifecycle.stage != "in_session")
+    if isinstance(event, events.SessionStarted):
+        return event.session - 1
+    if isinstance(event, events.RunStarted | events.JournalRecovered | events.Extension | events.ReviewEvent):
+        return 0
+    return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
 def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError, _Start | None]:
