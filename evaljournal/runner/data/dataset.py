@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -322,7 +323,7 @@ class Trials:
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
     def _selected_cases(self, *, check_names: bool, in_order: bool = True) -> Iterator[Case]:
-        selection, limit = self._selection, self._selection.limit
+        selection = self._selection
         excluded_names: list[str] = []
 
         def matching_cases() -> Iterator[Case]:
@@ -338,9 +339,9 @@ class Trials:
                 excluded_names.append(case.name)
             return False
 
-        cases = self._shuffle(matching_cases) if self._selection.shuffle and in_order else matching_cases()
+        cases = self._shuffle(matching_cases) if selection.shuffle and in_order else matching_cases()
         is_empty = True
-        for case in islice(cases, limit):
+        for case in islice(cases, selection.limit):
             is_empty = False
             yield case
         if is_empty:
@@ -378,7 +379,7 @@ class Trials:
         """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block."""
         if not self._dataset.is_rereadable:
             cases = list(matching_cases())
-            matching_cases = lambda: iter(cases)  # noqa: E731
+            matching_cases = partial(iter, cases)
         size = min(_BLOCK, self._selection.limit or _BLOCK)
         last_rank = b""
         while True:
