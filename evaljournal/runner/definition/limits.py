@@ -4,7 +4,7 @@ Of rate limits also the values that apply to a model, and whether headers of rep
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from evaljournal.replay.state.budget import UNITS, Amounts
@@ -143,7 +143,7 @@ def describe_limits(limits: LimitsValue) -> str:
 
 def parse_budget(setting: str, value: BudgetValue, base: Mapping[str, float] | None = None) -> Amounts | None:
     """Parse a budget; units that it does not name are those of `base`. None removes a unit, or the whole budget."""
-    if value is None or value == OFF or (isinstance(value, list | tuple) and list(cast("Iterable[str]", value)) == [OFF]):
+    if value in (None, OFF, [OFF], (OFF,)):
         return None
     amounts = dict(base or {})
     for unit, amount in _pairs(setting, value):
