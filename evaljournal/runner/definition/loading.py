@@ -227,10 +227,12 @@ def _report_user_errors(module_path: str, directory: Path) -> Generator[None]:
 def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     """Return a traceback without our frames and those of the import system."""
     prefixes = (OWN_DIRECTORY, "<frozen importlib", "<attrs generated")
-    stack = traceback.extract_tb(trace)
-    frames = [frame for frame in stack if not frame.filename.startswith(prefixes)]
-    frames = [frame for frame in frames if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
-    return traceback.StackSummary.from_list(frames)
+    suffixes = ("importlib/__init__.py", "importlib\\__init__.py")
+    return traceback.StackSummary.from_list(
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not frame.filename.startswith(prefixes) and not frame.filename.endswith(suffixes)
+    )
 
 
 def _shadowing_hint(exc: BaseException, directory: Path) -> str:
