@@ -56,10 +56,6 @@ class Gate:
         """Return the minimum that was probably meant if it was written in percent: `; did you mean 0.9?`."""
         return f"; did you mean {self.minimum / 100:g}?" if self.minimum <= 100 else ""  # noqa: PLR2004 - percent
 
-    def problem(self, state: RunState, path: Path | None = None) -> str:
-        """Return why the gate did not pass; empty if it passed. Every variant must reach it. `path` is that of the run."""
-        return self.result(state, path).problem
-
     def result(self, state: RunState, path: Path | None = None, variant: str | None = None) -> "GateResult":
         """Return whether the gate passes, in every variant or in one; one about a review is undecided without `path`."""
         from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no gates
