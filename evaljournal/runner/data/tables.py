@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
+from pathlib import Path
 from types import NoneType
 from typing import Any, Final, cast
 from uuid import UUID
@@ -126,6 +127,12 @@ def _pandas_converter(name: object, array: Any) -> Callable[[Any], list[Any]]:
 
 def duplicates(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
+
+
+def reject_duplicates(names: Iterable[str], path: Path, *, place: str = "", line: int | None = None) -> None:
+    if repeated_names := sorted(duplicates(names)):
+        problem = f"duplicate columns{place}: {', '.join(map(repr, repeated_names))}"
+        raise UsageError(problem, path=path, line=line)
 
 
 def _polars_rows(frame: Any) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from evaljournal.runner.data.columns import list_names
-from evaljournal.runner.data.tables import Row, duplicates, json_value
+from evaljournal.runner.data.tables import Row, json_value, reject_duplicates
 from evaljournal.runner.errors import UsageError
 
 _MAX_SIZE: Final = 1 << 30
@@ -76,8 +76,7 @@ def _header(cells: Any, path: Path) -> list[str]:
         names.pop()
     if "" in names:
         raise UsageError(f"column {names.index('') + 1} has no name in row 1", path=path)
-    if repeated_names := sorted(duplicates(names)):
-        raise UsageError(f"duplicate columns in row 1: {', '.join(map(repr, repeated_names))}", path=path)
+    reject_duplicates(names, path, place=" in row 1")
     return names
 
 
