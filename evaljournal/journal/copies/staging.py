@@ -61,6 +61,7 @@ class RunCopy:
             if completed_seq is None:
                 raise IllegalEvent("StepReused", "the step that it reuses is lost")
             event = evolve_fact(event, completed_seq=completed_seq)
+
         copy = self.journal.append(event)
         match event:
             case events.StepCompleted():

@@ -45,6 +45,7 @@ def _open_regular(path: str, flags: int, parents: int) -> int:
     flags |= _NO_FOLLOW | _NO_WAIT
     if os.name == "nt":  # Windows has neither O_NOFOLLOW nor paths relative to a directory.
         _reject_links(path, parents)
+
     try:
         fd = _open_below(path, flags, parents) if parents and os.name != "nt" else os.open(path, flags, 0o600)
     except OSError as exc:
@@ -54,6 +55,7 @@ def _open_regular(path: str, flags: int, parents: int) -> int:
         if exc.errno in _NOT_REGULAR_FILE:
             raise NotRegularFile(path, _NOT_REGULAR_FILE[exc.errno]) from exc
         raise
+
     status = os.fstat(fd)
     is_regular = stat.S_ISREG(status.st_mode)
     if is_regular and status.st_size <= MAX_SIZE:
@@ -68,6 +70,7 @@ def _open_below(path: str, flags: int, parents: int) -> int:
     for _ in range(parents + 1):
         directory, name = os.path.split(directory)
         names.insert(0, name)
+
     parent = os.open(directory or ".", _DIRECTORY | _CLOSE_ON_EXEC)
     try:
         for name in names[:-1]:

@@ -22,6 +22,7 @@ class Lock:
         self._fd: int | None = fd
         self.is_held = True
         """Whether this process holds it; a forked child does not. A plain attribute, because every append reads it."""
+
         try:
             if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="watch")

@@ -86,11 +86,13 @@ class Cursor:
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
         watermark, decoders, check_all = self.watermark, DECODERS, self._check_all
         link, opening, closing, tail = chain.link, chain.OPENING, chain.LINE_CLOSING, -chain.LINE_TAIL
+
         try:
             for line in lines:
                 if not records:
                     self.read_header(line)
                     run = self.run
+
                 digits = link(run, h, line[:tail])
                 next_h = digits.encode()
                 if not line.endswith(opening + next_h + closing):
@@ -107,6 +109,7 @@ class Cursor:
                     record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
                 except (ValueError, KeyError, TypeError, AttributeError) as exc:
                     raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
+
                 if number != seq + 1:
                     raise InvalidRecord(self.path, seq + 1, f"expected seq {seq + 1}, got {number}")
                 if self.is_sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
@@ -116,6 +119,7 @@ class Cursor:
                     if d > seq:
                         raise InvalidRecord(self.path, seq + 1, f"d is {d}, expected at most {seq}")
                     self._digest.update(line)
+
                 seq += 1
                 h = next_h
                 offset += len(line)
@@ -157,6 +161,7 @@ class Cursor:
             if _has_correct_hash(line, header):  # The first line is hashed in the same way in every version.
                 raise
             raise BadLine("the first line of the file was changed after it was written") from exc
+
         run = str(header.get("run")).encode()
         if self.run and run != self.run:
             raise BadLine(f"the file belongs to another run, {header.get('run')!r}")
@@ -288,6 +293,7 @@ class Scan:
             if expected > 1 and not cursor.is_sealed:
                 self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
                 return
+
             cursor.enter(number)
             try:
                 with self.files.read(segments.file(self.path, number)) as stream:
@@ -302,6 +308,7 @@ class Scan:
                 self.unreadable_files.add(segments.name(number))
                 self._stop_at(number, f"the file cannot be read ({exc.strerror})", exc)
                 return
+
             if self._loss is not None and cursor.seq + 1 == self._loss.seq:
                 self._stop_at(number, self._loss.reason)
                 return

@@ -105,6 +105,7 @@ class Verifier:
         problem, cursor = self._problem or find_damage(scan), scan.cursor
         if problem is None and expect_head is not None and self._expected_at is None:
             problem = HeadMissing(self._path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
+
         remainder = scan.remainder()
         return Verification(
             path=self._path,
