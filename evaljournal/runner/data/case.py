@@ -41,6 +41,7 @@ def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> 
             words = words or [word[:_MAX_SLUG]]
             break
         words.append(word)
+
     if digits is None:
         digits = _DIGITS if words and is_complete else _MORE_DIGITS
     return f"{'-'.join(words) or 'case'}-{fingerprint[:digits]}"

@@ -42,6 +42,7 @@ class Columns:
         if self._last_keys is None or self._last_keys[0] != columns:
             self._last_keys = columns, self._keys(columns)
         id_column, input_key, expected_key = keys = self._last_keys[1]
+
         metadata = {column: value for column, value in row.items() if column not in keys}
         expected = None if expected_key is None else row[expected_key]
         if id_column is None:
@@ -70,12 +71,14 @@ class Columns:
                 names = list_names(columns)
                 raise UsageError(f"{key!r} is not a column ({flags}); columns: {names}{suggest(key, map(str, columns))}")
             return key
+
         free_columns = tuple(name for name in columns if name not in self._user_keys.values())
         named_columns = [name for name in self._prompt_columns if name in free_columns and name.casefold() not in _NO_INPUT]
         if role == "input" and named_columns and len(_candidates(role, free_columns)) != 1:
             column: str | None = named_columns[0]
         else:
             column = _usual_column(role, free_columns)
+
         if column is not None and column != self._recognized_keys.setdefault(role, column):
             earlier_column = self._recognized_keys[role]
             raise UsageError(

@@ -194,6 +194,7 @@ class Dataset:
         columns, file_columns = Columns(**self._keys, prompt_columns=self._prompt_columns), sorted(self._file_columns)
         directory = (self.source if isinstance(self.source, Path) else Path("cases")).absolute().parent
         files: Mapping[str, Mapping[str, Any]] = {}
+
         for position, row in self._rows():
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
@@ -220,6 +221,7 @@ class Dataset:
             return readers.rows(self.source, self._delimiter, self._sheet)
         if isinstance(self.source, RemoteCases):
             return self.source.rows(self._delimiter)
+
         source: Any = self.source() if callable(self.source) else self.source
         reject_unsupported(source)
         if (rows := table_rows(source)) is not None:
@@ -319,6 +321,7 @@ class Trials:
             shard_cases += is_in_shard(case, self._shard)
             content = hashlib.sha256(f"{case.name}\0{case.fingerprint}".encode()).digest()
             total = (total + int.from_bytes(content, "big")) % _MODULUS
+
         self.cases, self.all_cases = shard_cases, cases
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
@@ -363,11 +366,13 @@ class Trials:
             name = case.name
             if name in names:
                 raise self._duplicate_error(position, case)
+
             names.add(name)
             is_taken = name in repeated_names
             if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
                 repeated_names.add(match["name"])
                 is_taken = is_taken or match["name"] in names
+
             if is_taken:
                 raise UsageError(
                     f"{self._dataset.place(position)}: the id {case.name!r} is also the id of a repeat of another case; "
@@ -380,6 +385,7 @@ class Trials:
         if not self._dataset.is_rereadable:
             cases = list(matching_cases())
             matching_cases = partial(iter, cases)
+
         size = min(_BLOCK, self._selection.limit or _BLOCK)
         last_rank = b""
         while True:
@@ -397,6 +403,7 @@ class Trials:
             names = ContentNames(self._ambiguous_names)
             cases = self._dataset.read()
             first_place = self._dataset.place(next(number for number, item in cases if names.rename(item).name == case.name))
+
         problem = f"{place}: the id {case.name!r} is already used by {first_place}"
         return UsageError(problem, hint=f"if ids are in another column, {column_hint('id')}")
 
@@ -404,6 +411,7 @@ class Trials:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
         if not excluded_names:
             return UsageError(f"{source} has no cases")
+
         patterns = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
         filters = " and ".join(f"{name}={values}" for name, values in patterns.items() if values)
         names = ", ".join(map(repr, excluded_names))

@@ -70,11 +70,13 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     fingerprint: object = getattr(function, "fingerprint", None)
     if isinstance(fingerprint, str):
         return fingerprint
+
     if isinstance(function, functools.partial):
         partial = cast("Any", function)
         label = f"partial of {getattr(partial.func, '__name__', type(partial.func).__name__)!r}:"
         arguments = canonical(partial.args, f"{label} args"), canonical(partial.keywords, f"{label} keywords")
         return digest(fingerprint_function(partial.func).encode() + b"[%b,%b]" % arguments)
+
     function = _object_with_source(function)
     try:
         with _parse_lock:
@@ -98,6 +100,7 @@ def definition_of(function: Any) -> dict[str, Any]:
     if isinstance(function, functools.partial):
         partial = cast("Any", function)
         return {**definition_of(partial.func), "arguments": [*partial.args], "keyword_arguments": dict(partial.keywords)}
+
     name: str = getattr(function, "__name__", type(function).__name__)
     definition = getattr(function, "definition", None)
     if isinstance(definition, Mapping):

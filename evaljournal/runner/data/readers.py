@@ -205,6 +205,7 @@ def _delimiter(path: Path) -> str:
             counts[separator] = 0
         if counts[usual_delimiter] > 1:
             return usual_delimiter
+
     others = [separator for separator, count in counts.items() if count > 1]
     if len(others) > 1:
         names = " or ".join(map(repr, others))
@@ -218,6 +219,7 @@ def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
     skipped = 0 if declared_delimiter is None else 1
     if is_detected := delimiter is None:
         delimiter = declared_delimiter or _delimiter(path)
+
     reader = csv.reader((line for _, line in islice(_lines(path), skipped, None)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
@@ -243,6 +245,7 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as exc:
         raise UsageError("Parquet needs pyarrow: pip install 'evaljournal[parquet]'", path=path) from exc
+
     number = 0
     try:
         with path.open("rb") as handle, parquet.ParquetFile(handle, pre_buffer=False) as file:

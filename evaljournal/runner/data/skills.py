@@ -23,10 +23,12 @@ def skill_rows(value: Mapping[str, Any], path: Path) -> Iterator[Row]:
         place = f"eval {number} of {len(value['evals'])}"
         if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
             raise UsageError(f"{place}: expected an object with a text 'prompt'", path=path)
+
         row = {name: field for name, field in fields.items() if name not in _ASSERTIONS}
         row["id"] = str(fields.get("id", number))
         if "skill_name" in value:
             row["skill_name"] = value["skill_name"]
+
         assertions = [text for name in _ASSERTIONS for text in _list(fields, name, place, path)]
         if assertions:
             row["assert"] = [

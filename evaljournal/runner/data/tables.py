@@ -28,6 +28,7 @@ def reject_unsupported(source: object) -> None:
     kind = type(source).__name__
     if _reader(source) is not None:
         return
+
     if "datasets." in type(source).__module__ and isinstance(source, Mapping):
         splits = cast("Mapping[str, Any]", source)
         example = next(iter(splits), "test")
@@ -81,6 +82,7 @@ def _pandas_rows(frame: Any) -> Iterator[Row]:
     if repeated_names := duplicates(frame.columns):
         raise UsageError(f"duplicate columns: {list_names(repeated_names)}")
     columns = {name: frame.iloc[:, position].array for position, name in enumerate(frame.columns)}
+
     levels: Row = {}
     for level, name in enumerate(frame.index.names):
         array = frame.index.get_level_values(level).array
@@ -89,6 +91,7 @@ def _pandas_rows(frame: Any) -> Iterator[Row]:
         elif name is not None and array.tolist() != columns[name].tolist():
             raise UsageError(f"the index and a column are named {name!r}, but their values differ; rename one of them")
     columns = levels | columns
+
     converters = [_pandas_converter(name, array) for name, array in columns.items()]
     for start in range(0, len(frame), BATCH_ROWS):
         arrays = (array[start : start + BATCH_ROWS] for array in columns.values())

@@ -29,6 +29,7 @@ def documents(path: Path) -> Iterator[dict[str, Any]]:
         value = orjson.loads(content)
     except orjson.JSONDecodeError:
         value = [_line(path, number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) for item in items):
         raise UsageError("expected JSON: an object, a list of objects, or an object per line", path=path)
@@ -60,6 +61,7 @@ def case_of(name: str, messages: Sequence[Message], expected: Any, *, output: An
     asked = [message["content"] for message in messages[:first_answer] if message in users]
     if not asked:
         return None
+
     answers = [message["content"] for message in messages if message["role"] == "assistant" and message["content"]]
     row = {
         "id": name,

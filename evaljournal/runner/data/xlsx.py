@@ -27,6 +27,7 @@ def xlsx_rows(path: Path, sheet: str | None) -> Iterator[tuple[int, Row]]:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError as exc:
         raise UsageError("Excel files need openpyxl: pip install 'evaljournal[xlsx]'", path=path) from exc
+
     number = 0
     with path.open("rb") as file:
         try:
@@ -34,6 +35,7 @@ def xlsx_rows(path: Path, sheet: str | None) -> Iterator[tuple[int, Row]]:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             rows = _rows(_sheet(book, sheet, path))
             header = _header(next(rows, ()), path)
+
             formulas = cache(lambda: _formula_cells(openpyxl.load_workbook(file, read_only=True), sheet, path))
             for number, cells in enumerate(rows, 2):
                 if number > _MAX_ROWS:
