@@ -62,6 +62,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     module_path, _, name = reference.rpartition(":")
     if not module_path or not name.isidentifier():
         raise UsageError(f"{reference!r} is not a reference to a function; use file.py:name or package.module:name")
+
     module = _import_user_module(module_path)
     function = getattr(module, name, None)
     if not callable(function):
@@ -97,6 +98,7 @@ def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEva
         if len(matches) != 1:
             raise _no_such_name_error(module, module_path, name, names)
         name = matches[0]
+
     return LoadedEvaluation(getattr(module, name), f"{module_path}:{name}")
 
 
@@ -134,16 +136,19 @@ def _import_file(path: Path) -> ModuleType:
     directory, name = _import_location(path)
     _append_to_path(directory)
     _append_to_path(Path.cwd())  # As `python -m pytest` has it, whose runs are resumed.
+
     with _report_user_errors(str(path), directory):
         package = name.rpartition(".")[0]
         if package:
             _check_package(importlib.import_module(package), path)
+
         spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # Added before it runs, because dataclasses and pickle look up a class's module by its name.
         _user_modules.add(name)
+
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -241,10 +246,12 @@ def _shadowing_hint(exc: BaseException, directory: Path) -> str:
         name = exc.name
     else:
         name = getattr(exc.obj, "__name__", None) if isinstance(exc, AttributeError) else None
+
     top_name = (name or "").partition(".")[0]
     module_file = getattr(sys.modules.get(top_name), "__file__", None)
     if not top_name or module_file is None:
         return ""
+
     for file in (directory / f"{top_name}.py", directory / top_name / "__init__.py"):
         if file.exists() and not file.samefile(module_file):
             return f", perhaps because {file} is hidden by another {top_name!r} ({module_file}); rename it"

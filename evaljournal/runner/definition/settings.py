@@ -306,6 +306,7 @@ class Settings(Selection):
             if unknown_names := set(numbers) - set(NUMERIC_FIELDS):
                 raise UsageError(f"retry has no number {min(unknown_names)!r}{suggest(min(unknown_names), NUMERIC_FIELDS)}")
             values = {**values, "retry": evolve(self.retry, **numbers)}
+
         return evolve(self, **values)
 
     def failure_limit(self, trials: int | None) -> float:
@@ -313,6 +314,7 @@ class Settings(Selection):
         limit = 0 if self.fail_fast else self.max_failures
         if limit is None:
             return math.inf
+
         if isinstance(limit, float) and trials is None:
             raise UsageError(
                 "cannot be a fraction: the number of cases is unknown; use a whole number, or cases with a length",
@@ -326,6 +328,7 @@ class Settings(Selection):
         fields: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
             del fields["only_variants"]  # Most runs have no variants.
+
         return {
             name: value
             for name, value in fields.items()
