@@ -61,6 +61,7 @@ class Scripted:
         self.calls[value] += 1
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
+
         try:
             match self._action(value, self.calls[value]):
                 case Return(output, after):
