@@ -71,7 +71,9 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind 
             return value.isoformat()
         case Decimal() | UUID():
             return str(value)
-        case _ if hasattr(value, "tolist") and value.dtype.kind not in "mM":  # Of numpy; nanoseconds would become integers.
+        case _ if getattr(getattr(value, "dtype", None), "kind", None) in {"m", "M"}:
+            return value  # Of numpy; nanoseconds would become integers.
+        case _ if hasattr(value, "tolist"):
             return json_value(value.tolist())
         case _:
             return value
