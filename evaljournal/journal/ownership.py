@@ -59,8 +59,8 @@ def private_directory(path: Path) -> Path:
     if os.name == "posix" and status.st_uid != os.geteuid():
         raise StateUnavailable(f"the directory {path} belongs to another user; remove it")
     if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        remedy = f"run `chmod go-w {shlex.quote(str(path))}`"
-        raise StateUnavailable(f"the directory {path} is writable by other users; {remedy}")
+        command = f"chmod go-w {shlex.quote(str(path))}"
+        raise StateUnavailable(f"the directory {path} is writable by other users; run `{command}`")
     return path
 
 
