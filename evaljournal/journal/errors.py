@@ -46,11 +46,9 @@ class JournalError(Exception):
     def __init__(self, message: str, *, path: Path | None = None, hint: Hint | None = None) -> None:
         super().__init__(message)
         self.message = message
-        """The problem and its cause."""
         self.path = path
         """Directory of the run; None if the error is about an event."""
         self.hint: Hint | None = hint
-        """Key in `HINTS`."""
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}; {HINTS[self.hint]}"
@@ -78,7 +76,6 @@ class UnknownFormat(JournalError):
     def __init__(self, file: str, *, format: str, version: str, readable: int) -> None:  # noqa: A002  # the field's name
         self.file = file
         self.format = format
-        """The format that the first line of the file names."""
         self.version = version
         if format != "evaljournal":
             message = f"{file} is not a journal of evaljournal: its format is {format!r}"
@@ -102,7 +99,6 @@ class JournalDamaged(JournalError):
         self.seq = seq
         """Number of the record expected there; None if the record was looked up by its offset."""
         self.check = check
-        """The check that failed."""
         self.intact_records = intact_records
         """Number of intact records after it in the same file."""
         place = f"{file}, byte {byte:,}" if seq is None else f"record {seq:,} ({file}, byte {byte:,})"
@@ -224,7 +220,6 @@ class SegmentLost(JournalFailed):
 
     def __init__(self, *, path: Path, file: str, change: Change, durable_seq: int, hint: Hint | None) -> None:
         self.file = file
-        """Name of the segment."""
         self.change: Change = change
         records = f"records up to {durable_seq:,} are intact" if durable_seq else "no record is left"
         problem = "LOCK was removed or replaced" if change == "unlocked" else f"{file} was {change}"

@@ -9,13 +9,11 @@ from typing import Any, Final, Literal, NamedTuple
 from evaljournal.journal.fact import Json, fact
 
 FailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal"]
-"""Kinds of failure of an attempt."""
 
 SCORER_PREFIX: Final = "scorer:"
 """Prefix of the rate-limit key of a scorer that does not share the key of the task."""
 
 ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal", "timed_out"]
-"""Kinds of failure of a scorer call."""
 
 StopReason = Literal[
     "interrupted",
@@ -29,10 +27,8 @@ StopReason = Literal[
     "budget",
     "batches",
 ]
-"""Why a run stopped before it was finished."""
 
 StepKind = Literal["model", "tool", "other"]
-"""The kind of call that a step makes."""
 StepPhase = Literal["task", "setup", "teardown"]
 """The part of an attempt that a step belongs to."""
 
@@ -550,7 +546,6 @@ class IntakeResumed:
 
 
 PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
-"""Decisions of a concurrency policy."""
 
 
 @fact
@@ -842,7 +837,6 @@ class Record(NamedTuple):
     h: str
     """Hash of the run's id, the previous hash and this line."""
     segment: int
-    """Number of its segment."""
     offset: int
     """Offset of its line in the segment, in bytes."""
 

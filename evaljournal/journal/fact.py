@@ -28,12 +28,10 @@ def _repr(instance: object) -> str:
 
 
 def evolve_fact(instance: T, **changes: object) -> T:
-    """Return a copy of a fact with these fields changed."""
     return attrs.evolve(instance, **changes)  # type: ignore[misc]  # a fact is an attrs class
 
 
 def fields_of(cls: Any) -> tuple["attrs.Attribute[Any]", ...]:
-    """Return the fields of a fact class."""
     fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cls)
     return fields
 

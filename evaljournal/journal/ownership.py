@@ -32,12 +32,14 @@ def state_directory() -> Path:
         home = Path.home()
     except RuntimeError as exc:
         raise StateUnavailable("the user has no home directory") from exc
+
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif sys.platform == "darwin":
         base = home / "Library" / "Application Support"
     else:
         base = home / ".local" / "state"
+
     if not base.is_absolute():
         raise StateUnavailable(f"the home directory {home} is not an absolute path")
     return base / "evaljournal"
@@ -50,19 +52,16 @@ def private_directory(path: Path) -> Path:
     except FileNotFoundError:
         make_directory(DISK, str(path))
         status = os.lstat(path)
+
     if not stat.S_ISDIR(status.st_mode):
         raise StateUnavailable(f"{path} is not a directory, or is a symlink; remove it")
-    problem = f"is writable by other users; run `chmod go-w {shlex.quote(str(path))}`"
-    _check_owner(f"the directory {path}", status, stat.S_IWGRP | stat.S_IWOTH, problem)
-    return path
 
-
-def _check_owner(name: str, status: os.stat_result, mode: int, problem: str) -> None:
-    """Raise if a file or directory belongs to another user, or has one of these permissions, which is the `problem`."""
     if os.name == "posix" and status.st_uid != os.geteuid():
-        raise StateUnavailable(f"{name} belongs to another user; remove it")
-    if os.name == "posix" and status.st_mode & mode:
-        raise StateUnavailable(f"{name} {problem}")
+        raise StateUnavailable(f"the directory {path} belongs to another user; remove it")
+    if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        command = f"chmod go-w {shlex.quote(str(path))}"
+        raise StateUnavailable(f"the directory {path} is writable by other users; run `{command}`")
+    return path
 
 
 def own_runs_problem() -> str:

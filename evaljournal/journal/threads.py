@@ -12,9 +12,7 @@ T = TypeVar("T")
 class InThread(Protocol):
     """A function that makes a blocking call without blocking the event loop."""
 
-    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
-        """Make the call and return its result."""
-        ...
+    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @trio.lowlevel.enable_ki_protection

@@ -21,8 +21,6 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class _Entry:
-    """A handler, and the one that it replaced."""
-
     def __init__(self, handler: Handler, *, chain: bool) -> None:
         self.handler = handler
         self.chain = chain
@@ -117,11 +115,12 @@ def _install(number: int, entry: _Entry) -> Generator[None]:
     entries.append(entry)
     if signal.getsignal(number) is not _dispatch:
         entry.old_handler = signal.signal(number, _dispatch)
+
     try:
         yield
     finally:
         index = entries.index(entry)
-        if entry is not entries[-1]:
+        if entry is not entries[-1]:  # The next one restores what this one has replaced.
             next_entry = entries[index + 1]
             next_entry.old_handler = entry.old_handler if next_entry.old_handler is None else next_entry.old_handler
         elif entry.old_handler is not None and signal.getsignal(number) is _dispatch:

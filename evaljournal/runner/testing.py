@@ -58,10 +58,10 @@ class Scripted:
         self.__name__ = "scripted"
 
     async def __call__(self, value: Any) -> Any:
-        """Do what the script defines for this call."""
         self.calls[value] += 1
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
+
         try:
             match self._action(value, self.calls[value]):
                 case Return(output, after):

@@ -78,6 +78,7 @@ def test_settings_are_kept() -> None:
         ({"timeout": "30"}, "timeout='30'"),
         ({"timeout": True}, "timeout=True"),
         ({"deadline": 0}, "deadline=0.0"),
+        ({"grace": False}, "grace=False: must be a number of seconds, 0 or more"),
         ({"repeats": 0}, "repeats=0"),
         ({"loop": "curio"}, "loop='curio': must be one of 'trio', 'asyncio'"),
         ({"loop": "trio"}, "loop='trio': 'plain' is not an `async def`"),

@@ -232,6 +232,15 @@ def test_an_invalid_definition_has_its_line(tmp_path: Path) -> None:
     assert f"{tmp_path}/geo.py, line 4: slots=0: must be a whole number, 1 or more" == error_of("geo.py")
 
 
+def test_an_error_of_an_integration_has_the_users_line(tmp_path: Path) -> None:
+    """The lines of the whole package are ours, also those of lazy names and of integrations."""
+    write_module("geo.py", "import evaljournal", "evaljournal.nothing")
+    write_module("ray_runs.py", "from evaljournal import RayWorkers", "WORKERS = RayWorkers('bad')")
+
+    assert f"{tmp_path}/ray_runs.py, line 2: workers.address='bad': must be HOST:PORT" in error_of("ray_runs.py")
+    assert "lazy_names.py" not in error_of("geo.py")
+
+
 def test_a_changed_file_is_loaded_again() -> None:
     """Loading again reads the changed file; so does another file of the same name."""
     write_module("one/geo.py", ONE.format(name="capitals"))

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from array import array
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -138,6 +139,7 @@ def test_values_of_other_types() -> None:
             "price": [Decimal("1.10"), None],
             "number": [uuid, None],
             "list": [np.array([1, 2]), None],
+            "numbers": [array("d", [0.5]), None],
             "level": pd.Categorical([1, None]),
         }
     )
@@ -150,9 +152,10 @@ def test_values_of_other_types() -> None:
         "price": "1.10",
         "number": str(uuid),
         "list": [1, 2],
+        "numbers": [0.5],
         "level": 1,
     } == first
-    assert [None] * 7 == list(second.values())
+    assert [None] * 8 == list(second.values())
     frame = pl.DataFrame(
         {"question": ["x"], "at": [datetime(2024, 1, 2, tzinfo=UTC)], "day": [date(2024, 1, 2)], "price": [Decimal("1.10")]}
     )

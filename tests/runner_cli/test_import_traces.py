@@ -109,6 +109,16 @@ def test_invalid_files(kind: str, content: bytes, error: str, tmp_path: Path) ->
     assert not Path("evals").exists()
 
 
+def test_repeated_names_and_one_that_looks_numbered() -> None:
+    """The number that a repeated name gets is not one that another trace has as its name."""
+    steps = [{"source": "user", "message": "Hi"}]
+    documents = [{"schema_version": "ATIF-v1.8", "session_id": name, "steps": steps} for name in ("s", "s", "s-2", "s")]
+    Path("traces.json").write_bytes(orjson.dumps(documents))
+
+    assert 0 == evaljournal("import", "--atif", "traces.json").exit_code
+    assert ["s", "s-3", "s-2", "s-4"] == [row["id"] for row in rows()]
+
+
 def test_untrusted_values(tmp_path: Path) -> None:
     """Any value may have any type; what is not recognized is omitted; a repeated name gets a number; files are not replaced."""
     odd: list[Any] = [None, 1, "x", [], {}, {"resourceSpans": 3}]

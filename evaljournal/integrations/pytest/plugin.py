@@ -238,6 +238,6 @@ class GateItem(RunItem):
             if run.selected.isdisjoint(open_trials):
                 pytest.skip(text)
             pytest.fail(text, pytrace=False)
-        if problem := self._gate.problem(run.state, run.path):
+        if problem := self._gate.result(run.state, run.path).problem:
             failure = RunFailed(run.path, [problem], failing_trials(run.state.trials))
             pytest.fail(escape_controls(str(failure)), pytrace=False)

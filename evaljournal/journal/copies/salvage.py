@@ -42,11 +42,8 @@ _MAX_SESSIONS: Final = 10_000
 
 @attrs.frozen
 class SalvageResult:
-    """The result of a salvage."""
-
     path: Path
     kept: int
-    """Number of records that were copied."""
     lost: int
     """Number of missing records, counted by the gaps in `seq`."""
     excluded: int
@@ -64,11 +61,13 @@ async def salvage(
     source, target = Path(source), Path(target)
     check_target(source, target, files)
     record, run, problem, replacement = _first_record(source, files)
+
     seq = intact_count = kept_count = 0
     rejects: list[bytes] = []
     unreadable_files: set[str] = set()
     batches: dict[int, int] = {}
     own_starts = own_hashes(run.decode())
+
     async with copied_run(target, record, files=files, in_thread=in_thread) as copy:
         journal, lifecycle = copy.journal, copy.journal.lifecycle
         if replacement is not None:
@@ -79,9 +78,11 @@ async def salvage(
             seq = record.seq
             if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                 continue  # They describe the files of the source.
+
             for number in _lost_sessions(record.event, lifecycle):
                 # A record of this session is intact, so it did start; its process is unknown.
                 copy.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""), is_own=False)
+
             try:
                 event = _adapt_batch(record.event, batches, lifecycle.batch_lines)
                 for lost_event in _lost_batch_events(event, lifecycle):
@@ -93,6 +94,7 @@ async def salvage(
             except IllegalEvent:
                 rejects.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
             await journal.wait_room()
+
         counts = {"kept": kept_count, "lost": seq - intact_count, "excluded": len(rejects)}
         journal.append(events.JournalSalvaged(run=run.decode(), **counts))
         if rejects:
@@ -147,11 +149,12 @@ def _lost_batch_events(event: events.Event, lifecycle: Lifecycle) -> Iterator[ev
             yield from _lost_attempt_ends(event.batch, lifecycle)
         case _:
             places = set()
+
     for number in sorted({place[0] for place in places if place is not None} - {getattr(event, "batch", 0)}):
         yield from _lost_attempt_ends(number, lifecycle)
-        used_lines, total = lines.open[number].used_lines, len(lines.open[number].trials)
-        state = "ended" if lines.open[number].is_submitted else "not_sent"
-        yield events.BatchCollected(batch=number, state=state, results=used_lines, missing=total - used_lines)
+        batch = lines.open[number]
+        state, missing = "ended" if batch.is_submitted else "not_sent", len(batch.trials) - batch.used_lines
+        yield events.BatchCollected(batch=number, state=state, results=batch.used_lines, missing=missing)
 
 
 def _lost_attempt_ends(batch: int, lifecycle: Lifecycle) -> Iterator[events.AttemptInterrupted]:
@@ -169,15 +172,11 @@ def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:
 
 def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
     """Return the number of sessions that must have started before this event."""
-    match event:
-        case events.SessionStarted(session=number):
-            return number - 1
-        case events.RunStarted() | events.JournalRecovered() | events.Extension():
-            return 0
-        case events.ReviewStarted() | events.ReviewSampled() | events.Annotated() | events.ReviewSaved():
-            return 0
-        case _:
-            return lifecycle.sessions + (lifecycle.stage != "in_session")
+    if isinstance(event, events.SessionStarted):
+        return event.session - 1
+    if isinstance(event, events.RunStarted | events.JournalRecovered | events.Extension | events.ReviewEvent):
+        return 0
+    return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
 def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError, _Start | None]:
@@ -188,6 +187,7 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
     problem = verify(source, files=files).problem
     if problem is None:
         raise JournalError(f"{source} is not damaged; there is nothing to salvage", path=source)
+
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
         first_record: events.Record | None = None
@@ -200,6 +200,7 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
                 scorers[event.scorer] = event.version
             if first_record is None and not isinstance(event, events.FileEvent | events.JournalRecovered):
                 first_record = record
+
         if first_record is not None:
             is_review = isinstance(first_record.event, events.ReviewEvent)
             return first_record, run, problem, _review_start(source.parent, files) if is_review else _replacement(scorers)
@@ -233,6 +234,7 @@ def _possible_runs(scan: Scan) -> Iterator[bytes]:
     """Yield the run ids in a journal whose first line is damaged; then that of the line if correcting one bit repairs it."""
     for number in scan.numbers:
         yield from dict.fromkeys(_RUN_ID.findall(scan.read_from(number, 0)))
+
     line = bytearray(scan.read_from(scan.numbers[0], 0).partition(b"\n")[0][:_MAX_HEADER])
     for byte, bit in itertools.product(range(len(line)), range(8)):
         line[byte] ^= 1 << bit
@@ -248,6 +250,7 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable_files: se
     for record in scan:
         with _skip_damaged_blobs(unreadable_files):
             yield with_loaded_blobs(record, files)
+
     scan.cursor.run = run
     survivors = intact_records_after(scan)
     unreadable_files |= scan.unreadable_files

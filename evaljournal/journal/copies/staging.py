@@ -41,8 +41,6 @@ def check_target(source: Path, target: Path, files: Files) -> None:
 
 
 class RunCopy:
-    """A new run that is created from the records of others."""
-
     def __init__(self, source: Record) -> None:
         self.journal: Journal
         self.source = source
@@ -63,6 +61,7 @@ class RunCopy:
             if completed_seq is None:
                 raise IllegalEvent("StepReused", "the step that it reuses is lost")
             event = evolve_fact(event, completed_seq=completed_seq)
+
         copy = self.journal.append(event)
         match event:
             case events.StepCompleted():

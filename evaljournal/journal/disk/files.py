@@ -45,6 +45,7 @@ def _open_regular(path: str, flags: int, parents: int) -> int:
     flags |= _NO_FOLLOW | _NO_WAIT
     if os.name == "nt":  # Windows has neither O_NOFOLLOW nor paths relative to a directory.
         _reject_links(path, parents)
+
     try:
         fd = _open_below(path, flags, parents) if parents and os.name != "nt" else os.open(path, flags, 0o600)
     except OSError as exc:
@@ -54,6 +55,7 @@ def _open_regular(path: str, flags: int, parents: int) -> int:
         if exc.errno in _NOT_REGULAR_FILE:
             raise NotRegularFile(path, _NOT_REGULAR_FILE[exc.errno]) from exc
         raise
+
     status = os.fstat(fd)
     is_regular = stat.S_ISREG(status.st_mode)
     if is_regular and status.st_size <= MAX_SIZE:
@@ -68,6 +70,7 @@ def _open_below(path: str, flags: int, parents: int) -> int:
     for _ in range(parents + 1):
         directory, name = os.path.split(directory)
         names.insert(0, name)
+
     parent = os.open(directory or ".", _DIRECTORY | _CLOSE_ON_EXEC)
     try:
         for name in names[:-1]:
@@ -137,11 +140,9 @@ class Files:
             os.fsync(fd)
 
     def ftruncate(self, fd: int, size: int) -> None:
-        """Truncate a file to this size."""
         os.ftruncate(fd, size)
 
     def close(self, fd: int) -> None:
-        """Close a file."""
         os.close(fd)
 
     def replace(self, source: str, target: str) -> None:
@@ -149,11 +150,9 @@ class Files:
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything in it."""
         shutil.rmtree(path)
 
     def mkdir(self, path: str) -> None:
@@ -171,7 +170,6 @@ class Files:
             os.close(fd)
 
     def pause(self, seconds: float = 0.002) -> None:
-        """Sleep."""
         time.sleep(seconds)
 
     def make_read_only(self, path: str) -> None:
@@ -189,7 +187,6 @@ class Files:
         return open(fd, "rb", buffering=1 << 16)  # A larger buffer makes reading lines twice as fast.
 
     def list_directory(self, path: str) -> list[str]:
-        """List a directory."""
         return os.listdir(path)
 
     def exists(self, path: str) -> bool:
@@ -197,7 +194,6 @@ class Files:
         return os.path.lexists(path)
 
     def is_directory(self, path: str) -> bool:
-        """Whether the path is a directory."""
         return os.path.isdir(path)
 
     def size(self, path: str) -> int | None:
@@ -208,7 +204,6 @@ class Files:
             return None
 
     def is_same_file(self, fd: int, path: str) -> bool:
-        """Whether an open file is the one at this path."""
         try:
             return os.path.samestat(os.fstat(fd), os.lstat(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -219,7 +214,6 @@ class Files:
         return os.fstat(fd).st_nlink
 
     def is_intact(self, fd: int, path: str, size: int) -> bool:
-        """Whether an open file has this length and is the one at this path."""
         return os.fstat(fd).st_size == size and self.is_same_file(fd, path)
 
     def lock(self, fd: int) -> bool:
@@ -245,7 +239,6 @@ DISK: Final = Files()
 
 
 def retry_interrupted(call: Callable[[], T]) -> T:
-    """Repeat a call as long as signals interrupt it."""
     while True:
         try:
             return call()
@@ -267,7 +260,6 @@ def write_some(files: Files, fd: int, data: memoryview) -> memoryview:
 
 
 def write_all(files: Files, fd: int, data: bytes) -> None:
-    """Write all of the data."""
     remaining_data = memoryview(data)
     while remaining_data:
         remaining_data = write_some(files, fd, remaining_data)

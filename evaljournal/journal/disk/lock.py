@@ -22,6 +22,7 @@ class Lock:
         self._fd: int | None = fd
         self.is_held = True
         """Whether this process holds it; a forked child does not. A plain attribute, because every append reads it."""
+
         try:
             if not files.lock(fd):
                 raise JournalLocked(f"{path} is being written by {_holder(file, files)}", path=path, hint="watch")
@@ -38,7 +39,6 @@ class Lock:
         return self._fd is not None and self._files.is_same_file(self._fd, self._file)
 
     def release(self) -> None:
-        """Release the lock."""
         if self._fd is not None:
             fd, self._fd, self.is_held = self._fd, None, False
             self._files.close(fd)

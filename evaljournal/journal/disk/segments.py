@@ -21,7 +21,6 @@ _NAME: Final = re.compile(r"journal-((?!000000)[0-9]{6}|[1-9][0-9]{6,})\.jsonl")
 
 
 def name(number: int) -> str:
-    """Return the file name of a segment."""
     return f"journal-{number:06}.jsonl"
 
 
@@ -58,7 +57,6 @@ def is_run(path: Path, files: Files = DISK) -> bool:
 
 
 def is_review(path: Path) -> bool:
-    """Whether this path is the directory of a run's review."""
     return path.name == REVIEW and is_run(path.parent) and is_run(path)
 
 

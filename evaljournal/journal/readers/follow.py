@@ -34,8 +34,6 @@ async def follow(
 
 
 class _Follower:
-    """Position of a follower: file, byte and next record."""
-
     CHUNK: Final = 1 << 20
 
     def __init__(self, path: Path, files: Files, *, load_blobs: bool) -> None:
@@ -63,6 +61,7 @@ class _Follower:
         except JournalError:
             if not records:
                 raise
+
         if cursor.is_sealed and self._files.size(segments.file(self._path, cursor.segment + 1)) is not None:
             cursor.enter(cursor.segment + 1)
             self.has_more = True
@@ -82,6 +81,7 @@ class _Follower:
                 raise
             self._raise_if_damaged()
             return []
+
         with stream:
             stream.seek(cursor.offset)
             lines, size = [], 0
@@ -90,6 +90,7 @@ class _Follower:
                 size += len(line)
                 if size >= self.CHUNK:
                     break
+
         if lines and not lines[-1].endswith(b"\n") and len(lines[-1]) < MAX_LINE:
             lines.pop()  # The rest of this line is not written yet.
         return lines

@@ -81,7 +81,6 @@ class RecordReader:
         self._cursor = Cursor(self._path)
         self._stream: BinaryIO | None = None
         self._header: dict[str, Any] = {}
-        """First line of the open file."""
 
     def __enter__(self) -> Self:
         return self

@@ -81,6 +81,7 @@ def survivors(cursor: Cursor, data: bytes) -> list[Survivor]:
         hashes = stored_hashes.setdefault(fragment.seq, set())
         if fragment.stored_h is not None and len(hashes) < _MAX_CANDIDATES:
             hashes.add(fragment.stored_h)
+
     repaired_hashes: dict[int, set[bytes]] = {}
     """Seq → hashes that damaged lines should have had; the damage may be in the hash itself."""
     intact_records: list[Survivor] = []
@@ -90,9 +91,11 @@ def survivors(cursor: Cursor, data: bytes) -> list[Survivor]:
             previous_hashes.add(fragment.neighbor)
         if header := _SEGMENT_OPENED.search(fragment.body, 0, _HEADER_LENGTH):
             previous_hashes.add(header[1])
+
         computed_hashes = _links(run, previous_hashes, fragment.body)
         if fragment.stored_h is not None and fragment.stored_h not in computed_hashes:
             computed_hashes |= _links(run, repaired_hashes.get(fragment.seq - 1, ()), fragment.body)
+
         if fragment.stored_h is not None and fragment.stored_h in computed_hashes:
             d = _D.search(fragment.body, max(0, len(fragment.body) - _D_LENGTH))
             line = chain.add_hash(fragment.body, fragment.stored_h)[:-1]
@@ -136,7 +139,6 @@ def _without_cr(data: bytes, end: int) -> int:
 
 
 def _hash_before(data: bytes, end: int) -> bytes | None:
-    """Return the hash of the line that ends here; None if there is none."""
     tail = _TAIL.fullmatch(data, max(0, end - chain.TAIL), max(0, end))
     return tail[1] if tail else None
 
@@ -149,6 +151,7 @@ def confirmed_seq(scan: Scan) -> int:
     """
     cursor, data = scan.cursor, scan.remainder()
     watermarks = [cursor.watermark, *(survivor.d for survivor in survivors(cursor, data))]
+
     begin = rb'\{"seq":([0-9]{1,18}),"at":"[^"\n]*","t":[0-9.]+,"type":"segment_sealed",'
     seal = begin + rb'"run":"%b",[^\n]{0,300},"d":([0-9]{1,18}),"h":'
     watermarks += [int(match[2]) for match in re.finditer(seal % re.escape(cursor.run), data) if int(match[2]) < int(match[1])]
@@ -163,6 +166,7 @@ def find_lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | 
     path, files, seqs = scan.path, scan.files, scan.cursor.seqs_with_blobs
     if not seqs or seqs[-1] <= scan.cursor.watermark:
         return None
+
     watermark = confirmed_seq(scan)
     unconfirmed_seqs = {seq for seq in seqs if seq > watermark}
     for record in Scan(path, files) if unconfirmed_seqs else ():
@@ -194,9 +198,11 @@ def find_damage(scan: Scan) -> JournalDamaged | None:
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
         return None
+
     is_in_last_segment = stop.segment == scan.numbers[-1]  # A crash can leave no other file incomplete.
     if is_in_last_segment and not (stop.is_in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
         return None
+
     return JournalDamaged(
         path=scan.path,
         file=segments.name(stop.segment),
@@ -249,6 +255,7 @@ def recover(scan: Scan) -> tuple[bytes, JournalRecovered | None]:
         make_directory(files, directory)
         create(files, directory, torn_name, tail, parents=1)
         recovery = JournalRecovered(last_seq=seq, bytes=len(tail), file=f"torn/{torn_name}")
+
     with files.read(os.path.join(str(path), name)) as stream:
         valid_bytes = stream.read(scan.cursor.offset)
     create(files, str(path), name, valid_bytes)

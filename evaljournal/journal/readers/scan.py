@@ -61,7 +61,6 @@ class Cursor:
         """Number of valid records in this segment so far."""
         self.is_sealed = False
         self.seqs_with_blobs: list[int] = []
-        """Records that refer to blobs."""
         self._check_all = check_all
         """Whether to check the checksums of files and the order of `d` and `seq`, too."""
         self._digest = sha256()
@@ -74,7 +73,6 @@ class Cursor:
         return self._digest.hexdigest()
 
     def enter(self, segment: int) -> None:
-        """Move to the start of the next file."""
         self._previous_file = (self.offset, self._digest.hexdigest())
         self._digest = sha256()
         self.segment = segment
@@ -88,11 +86,13 @@ class Cursor:
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
         watermark, decoders, check_all = self.watermark, DECODERS, self._check_all
         link, opening, closing, tail = chain.link, chain.OPENING, chain.LINE_CLOSING, -chain.LINE_TAIL
+
         try:
             for line in lines:
                 if not records:
                     self.read_header(line)
                     run = self.run
+
                 digits = link(run, h, line[:tail])
                 next_h = digits.encode()
                 if not line.endswith(opening + next_h + closing):
@@ -109,6 +109,7 @@ class Cursor:
                     record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
                 except (ValueError, KeyError, TypeError, AttributeError) as exc:
                     raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
+
                 if number != seq + 1:
                     raise InvalidRecord(self.path, seq + 1, f"expected seq {seq + 1}, got {number}")
                 if self.is_sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
@@ -118,6 +119,7 @@ class Cursor:
                     if d > seq:
                         raise InvalidRecord(self.path, seq + 1, f"d is {d}, expected at most {seq}")
                     self._digest.update(line)
+
                 seq += 1
                 h = next_h
                 offset += len(line)
@@ -147,7 +149,6 @@ class Cursor:
         self.seqs_with_blobs.append(fields["seq"])
 
     def read_header(self, line: bytes) -> Fields:
-        """Read format and run from the first line of a file."""
         try:
             header: Any = loads(line)
         except ValueError as exc:
@@ -160,6 +161,7 @@ class Cursor:
             if _has_correct_hash(line, header):  # The first line is hashed in the same way in every version.
                 raise
             raise BadLine("the first line of the file was changed after it was written") from exc
+
         run = str(header.get("run")).encode()
         if self.run and run != self.run:
             raise BadLine(f"the file belongs to another run, {header.get('run')!r}")
@@ -246,8 +248,6 @@ def _bad_line(line: bytes) -> BadLine:
 
 @attrs.frozen
 class ScanStop:
-    """Where a scan stopped, and why."""
-
     segment: int
     byte: int
     seq: int
@@ -258,7 +258,6 @@ class ScanStop:
     unfinished_line: bytes | None = None
     """Everything after the last valid record, if that is an incomplete line."""
     is_unreadable: bool = False
-    """Whether the system cannot read the file there."""
 
 
 @attrs.frozen
@@ -294,6 +293,7 @@ class Scan:
             if expected > 1 and not cursor.is_sealed:
                 self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
                 return
+
             cursor.enter(number)
             try:
                 with self.files.read(segments.file(self.path, number)) as stream:
@@ -308,6 +308,7 @@ class Scan:
                 self.unreadable_files.add(segments.name(number))
                 self._stop_at(number, f"the file cannot be read ({exc.strerror})", exc)
                 return
+
             if self._loss is not None and cursor.seq + 1 == self._loss.seq:
                 self._stop_at(number, self._loss.reason)
                 return
@@ -322,7 +323,6 @@ class Scan:
                 return
 
     def read_all(self) -> Self:
-        """Read every record; return the scan in its final state."""
         collections.deque(self, maxlen=0)
         return self
 

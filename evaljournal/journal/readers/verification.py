@@ -22,8 +22,6 @@ from evaljournal.journal.readers.scan import Scan
 
 @attrs.frozen
 class Verification:
-    """The result of a verification."""
-
     path: Path
     run: str
     records: int
@@ -45,7 +43,6 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether the journal is intact."""
         return self.problem is None
 
 
@@ -76,7 +73,6 @@ class Verifier:
         self._problem: JournalError | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield the records up to the first problem."""
         path, files, expect_head, lifecycle = self._path, self._files, self._expect_head, self._lifecycle
         record: Record | None = None
         try:
@@ -109,6 +105,7 @@ class Verifier:
         problem, cursor = self._problem or find_damage(scan), scan.cursor
         if problem is None and expect_head is not None and self._expected_at is None:
             problem = HeadMissing(self._path, expected=expect_head, seq=cursor.seq, head=cursor.h.decode())
+
         remainder = scan.remainder()
         return Verification(
             path=self._path,

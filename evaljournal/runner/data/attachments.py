@@ -43,7 +43,6 @@ _SIGNATURES: Final = {
     "image/heif": re.compile(rb".{4}ftyp(?:he|mif1|msf1)", re.DOTALL),
     "image/avif": re.compile(rb".{4}ftyp(?:avi[fs]|mif1)", re.DOTALL),
 }
-"""Media type → the first bytes of such an image."""
 
 
 class InvalidAttachment(UsageError):
@@ -52,8 +51,6 @@ class InvalidAttachment(UsageError):
 
 @frozen(kw_only=True)
 class CaseFile:
-    """An image or a file of a case."""
-
     kind: Kind
     name: str
     """Name of the file; of a data URL, the column with an extension."""
@@ -101,6 +98,7 @@ def add_file_digests(
             for path in column_values(case, column):
                 if not path.startswith("data:"):
                     files[path] = previous_files.get(path) or _describe(directory, path)
+
     if not files:
         return case
     is_named_by_user = case.name != content_name(case.input, case.fingerprint)
@@ -117,6 +115,7 @@ def column_values(case: Case, column: str) -> list[str]:
     if isinstance(value, str) and value.startswith("["):  # A list in a CSV file.
         with contextlib.suppress(ValueError):  # Otherwise, it is a path.
             value = read_json(value)
+
     values = value if isinstance(value, list | tuple) else [] if value is None or value == "" else [value]
     for item in values:
         if not isinstance(item, str) or not item:
@@ -132,10 +131,12 @@ def _from_url(kind: Kind, column: str, url: str) -> CaseFile:
         raise InvalidAttachment(f"column {column!r}: {url[:80]!r} is not of the form data:image/png;base64,…")
     if len(url) - match.end() > -(-MAX_SIZE // 3) * 4:
         raise InvalidAttachment(f"column {column!r}: the data: URL is larger than {MAX_SIZE >> 20} MiB")
+
     try:
         content = base64.b64decode(url[match.end() :], validate=True)
     except (binascii.Error, ValueError) as exc:
         raise InvalidAttachment(f"column {column!r}: the data: URL is not valid base64: {exc}") from exc
+
     media_type = match[1].lower()
     name = f"{column}{_media_types().guess_extension(media_type) or ''}"
     return _attachment(kind, name, media_type, content, f"column {column!r}")
@@ -148,6 +149,7 @@ def _from_file(kind: Kind, case: Case, path: str) -> CaseFile:
     content = read_file(Path(case.directory), path)
     if recorded_file and recorded_file["sha256"] != hashlib.sha256(content).hexdigest():
         raise InvalidAttachment(f"{path}: the file was changed after the case was read; `resume --adopt` uses the new one")
+
     media_type, encoding = _media_types().guess_type(path, strict=False)
     if media_type is None or encoding is not None:  # Such as text that is compressed.
         raise InvalidAttachment(f"{path}: unknown file extension; rename the file, or use a data: URL")
@@ -194,11 +196,13 @@ def read_file(directory: Path, path: str) -> bytes:
     """
     if path.startswith(("http://", "https://")):
         raise InvalidAttachment(f"{path[:200]}: URLs are not fetched; use a file, or a data: URL")
+
     parts = PurePath(path).parts
     if not parts or PurePath(path).anchor or ".." in parts:
         raise InvalidAttachment(f"{path[:200]!r} is not a path relative to the dataset, without '..'")
     if any(part.startswith(".") for part in parts):  # Such as `.env` or `.git/config`, which a dataset should not select.
         raise InvalidAttachment(f"{path[:200]!r} is a hidden file, or in a hidden directory; rename it, or use a data: URL")
+
     try:
         fd = Files().open(os.path.join(directory, *parts), os.O_RDONLY, parents=len(parts) - 1)
         with open(fd, "rb") as file:

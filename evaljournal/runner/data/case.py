@@ -41,6 +41,7 @@ def content_name(value: Any, fingerprint: str, *, digits: int | None = None) -> 
             words = words or [word[:_MAX_SLUG]]
             break
         words.append(word)
+
     if digits is None:
         digits = _DIGITS if words and is_complete else _MORE_DIGITS
     return f"{'-'.join(words) or 'case'}-{fingerprint[:digits]}"
@@ -132,7 +133,6 @@ class ContentNames:
 
     @property
     def equal_case_names(self) -> Collection[str]:
-        """Names of equal cases."""
         return self._counts.keys()
 
     def rename(self, case: Case[Any, Any]) -> Case[Any, Any]:
@@ -141,16 +141,16 @@ class ContentNames:
         name = case.name
         if fingerprint[:_DIGITS] not in name or name != content_name(case.input, fingerprint):  # The first check is faster.
             return case
-        if name in self._ambiguous_names or self._first_fingerprint(name, fingerprint) != fingerprint:
+
+        first_fingerprint = (self._fingerprints or {}).get(name, fingerprint)
+        if name in self._ambiguous_names or first_fingerprint != fingerprint:
             self.collisions.add(name)
             name = content_name(case.input, fingerprint, digits=len(fingerprint))
+
         number = self._number(name, fingerprint)
         if number > 1:
             name = f"{name}-{number}"
         return case if name == case.name else evolve(case, name=name)
-
-    def _first_fingerprint(self, name: str, fingerprint: str) -> str:
-        return fingerprint if self._fingerprints is None else self._fingerprints.get(name, fingerprint)
 
     def _number(self, name: str, fingerprint: str) -> int:
         """Count a case; return its number among those with this name, from 1."""

@@ -38,11 +38,11 @@ class Columns:
         """The columns of the previous row and their roles; most rows have the same."""
 
     def case(self, row: Mapping[str, Any]) -> Case:
-        """Convert a row to a case."""
         columns = tuple(row)
         if self._last_keys is None or self._last_keys[0] != columns:
             self._last_keys = columns, self._keys(columns)
         id_column, input_key, expected_key = keys = self._last_keys[1]
+
         metadata = {column: value for column, value in row.items() if column not in keys}
         expected = None if expected_key is None else row[expected_key]
         if id_column is None:
@@ -71,12 +71,14 @@ class Columns:
                 names = list_names(columns)
                 raise UsageError(f"{key!r} is not a column ({flags}); columns: {names}{suggest(key, map(str, columns))}")
             return key
+
         free_columns = tuple(name for name in columns if name not in self._user_keys.values())
         named_columns = [name for name in self._prompt_columns if name in free_columns and name.casefold() not in _NO_INPUT]
         if role == "input" and named_columns and len(_candidates(role, free_columns)) != 1:
             column: str | None = named_columns[0]
         else:
             column = _usual_column(role, free_columns)
+
         if column is not None and column != self._recognized_keys.setdefault(role, column):
             earlier_column = self._recognized_keys[role]
             raise UsageError(
@@ -86,7 +88,6 @@ class Columns:
 
 
 def column_hint(role: Role) -> str:
-    """Return the hint on how to choose a column, on the command line and in Python."""
     return f"choose the column with --{role}-key, or {role}_key=… in Python"
 
 

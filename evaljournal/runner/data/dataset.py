@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -65,7 +66,6 @@ def is_in_shard(case: Case, shard: Shard | None) -> bool:
 
 
 def as_strings(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return a tuple of strings; one string is a tuple of one."""
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -97,7 +97,6 @@ class Selection:
     """Seed of the shuffled order and of the retry jitter."""
 
     def matches(self, name: str) -> bool:
-        """Return whether a case of this name is used."""
         return (not self.only or _matches(name, self.only)) and not (self.skip and _matches(name, self.skip))
 
     def rank(self, name: str) -> bytes:
@@ -195,6 +194,7 @@ class Dataset:
         columns, file_columns = Columns(**self._keys, prompt_columns=self._prompt_columns), sorted(self._file_columns)
         directory = (self.source if isinstance(self.source, Path) else Path("cases")).absolute().parent
         files: Mapping[str, Mapping[str, Any]] = {}
+
         for position, row in self._rows():
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
@@ -212,7 +212,6 @@ class Dataset:
             yield position, case
 
     def place(self, position: int) -> str:
-        """Describe the position of a case."""
         if isinstance(self.source, RemoteCases):
             return f"{self.source.address}, row {position:,}"
         return readers.place(self.source, position) if isinstance(self.source, Path) else f"case {position:,}"
@@ -222,6 +221,7 @@ class Dataset:
             return readers.rows(self.source, self._delimiter, self._sheet)
         if isinstance(self.source, RemoteCases):
             return self.source.rows(self._delimiter)
+
         source: Any = self.source() if callable(self.source) else self.source
         reject_unsupported(source)
         if (rows := table_rows(source)) is not None:
@@ -234,7 +234,6 @@ class Dataset:
 
 
 def _case(row: Any, columns: Columns) -> Case:
-    """Convert a row, which is a case, a mapping, a pair or an input."""
     match row:
         case Case():
             return row  # pyright: ignore[reportUnknownVariableType]  # of any types
@@ -291,7 +290,6 @@ class Trials:
         self._ambiguous_names: set[str] = set()
         """Short names that different cases have."""
         self._equal_case_names: frozenset[str] = frozenset()
-        """Names of equal cases."""
         self._names = ContentNames()
         """The names of the last check."""
         if dataset.is_rereadable:
@@ -323,11 +321,12 @@ class Trials:
             shard_cases += is_in_shard(case, self._shard)
             content = hashlib.sha256(f"{case.name}\0{case.fingerprint}".encode()).digest()
             total = (total + int.from_bytes(content, "big")) % _MODULUS
+
         self.cases, self.all_cases = shard_cases, cases
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
     def _selected_cases(self, *, check_names: bool, in_order: bool = True) -> Iterator[Case]:
-        selection, limit = self._selection, self._selection.limit
+        selection = self._selection
         excluded_names: list[str] = []
 
         def matching_cases() -> Iterator[Case]:
@@ -343,9 +342,9 @@ class Trials:
                 excluded_names.append(case.name)
             return False
 
-        cases = self._shuffle(matching_cases) if self._selection.shuffle and in_order else matching_cases()
+        cases = self._shuffle(matching_cases) if selection.shuffle and in_order else matching_cases()
         is_empty = True
-        for case in islice(cases, limit):
+        for case in islice(cases, selection.limit):
             is_empty = False
             yield case
         if is_empty:
@@ -367,11 +366,13 @@ class Trials:
             name = case.name
             if name in names:
                 raise self._duplicate_error(position, case)
+
             names.add(name)
             is_taken = name in repeated_names
             if self._repeats > 1 and (match := _REPEAT.fullmatch(case.name)) and 1 < int(match["repeat"]) <= self._repeats:
                 repeated_names.add(match["name"])
                 is_taken = is_taken or match["name"] in names
+
             if is_taken:
                 raise UsageError(
                     f"{self._dataset.place(position)}: the id {case.name!r} is also the id of a repeat of another case; "
@@ -383,7 +384,8 @@ class Trials:
         """Yield cases by rank, a block at a time: read all, and keep the lowest ranks above those of the previous block."""
         if not self._dataset.is_rereadable:
             cases = list(matching_cases())
-            matching_cases = lambda: iter(cases)  # noqa: E731
+            matching_cases = partial(iter, cases)
+
         size = min(_BLOCK, self._selection.limit or _BLOCK)
         last_rank = b""
         while True:
@@ -401,6 +403,7 @@ class Trials:
             names = ContentNames(self._ambiguous_names)
             cases = self._dataset.read()
             first_place = self._dataset.place(next(number for number, item in cases if names.rename(item).name == case.name))
+
         problem = f"{place}: the id {case.name!r} is already used by {first_place}"
         return UsageError(problem, hint=f"if ids are in another column, {column_hint('id')}")
 
@@ -408,6 +411,7 @@ class Trials:
         source = self._dataset.source if isinstance(self._dataset.source, Path) else "the dataset"
         if not excluded_names:
             return UsageError(f"{source} has no cases")
+
         patterns = {"only": list(self._selection.only), "skip": list(self._selection.skip)}
         filters = " and ".join(f"{name}={values}" for name, values in patterns.items() if values)
         names = ", ".join(map(repr, excluded_names))

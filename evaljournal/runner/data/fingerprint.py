@@ -42,7 +42,6 @@ def parse(source: str) -> ast.Module:
 
 
 def digest(content: bytes) -> str:
-    """Return the fingerprint of some content."""
     return hashlib.sha256(content).hexdigest()[:_LENGTH]
 
 
@@ -71,11 +70,13 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     fingerprint: object = getattr(function, "fingerprint", None)
     if isinstance(fingerprint, str):
         return fingerprint
+
     if isinstance(function, functools.partial):
         partial = cast("Any", function)
         label = f"partial of {getattr(partial.func, '__name__', type(partial.func).__name__)!r}:"
         arguments = canonical(partial.args, f"{label} args"), canonical(partial.keywords, f"{label} keywords")
         return digest(fingerprint_function(partial.func).encode() + b"[%b,%b]" % arguments)
+
     function = _object_with_source(function)
     try:
         with _parse_lock:
@@ -86,7 +87,6 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
 
 
 def unwrap_partial(function: Any) -> Any:
-    """Return the function of a partial, or the function itself."""
     while isinstance(function, functools.partial):
         function = cast("Any", function).func
     return function
@@ -100,6 +100,7 @@ def definition_of(function: Any) -> dict[str, Any]:
     if isinstance(function, functools.partial):
         partial = cast("Any", function)
         return {**definition_of(partial.func), "arguments": [*partial.args], "keyword_arguments": dict(partial.keywords)}
+
     name: str = getattr(function, "__name__", type(function).__name__)
     definition = getattr(function, "definition", None)
     if isinstance(definition, Mapping):
@@ -112,7 +113,6 @@ def definition_of(function: Any) -> dict[str, Any]:
 
 
 def _object_with_source(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function or class that has the source of a function or an object."""
     function = inspect.unwrap(function)
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
 

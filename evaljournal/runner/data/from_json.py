@@ -47,7 +47,6 @@ def from_json(value: Any, annotation: Any) -> Any:
 
 
 def _first_match(value: Any, union: Any) -> Any:
-    """Convert to the first of several types that fits the value."""
     for kind in typing.get_args(union):
         try:
             result = from_json(value, kind)

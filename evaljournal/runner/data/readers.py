@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from evaljournal.runner.data.tables import BATCH_ROWS, Row, duplicates, json_rows
+from evaljournal.runner.data.tables import BATCH_ROWS, Row, duplicates, json_rows, reject_duplicates
 from evaljournal.runner.errors import UsageError, suggest
 
 NumberedRow = tuple[int, Row]
@@ -205,6 +205,7 @@ def _delimiter(path: Path) -> str:
             counts[separator] = 0
         if counts[usual_delimiter] > 1:
             return usual_delimiter
+
     others = [separator for separator, count in counts.items() if count > 1]
     if len(others) > 1:
         names = " or ".join(map(repr, others))
@@ -218,13 +219,11 @@ def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
     skipped = 0 if declared_delimiter is None else 1
     if is_detected := delimiter is None:
         delimiter = declared_delimiter or _delimiter(path)
+
     reader = csv.reader((line for _, line in islice(_lines(path), skipped, None)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
-        if repeated_names := sorted(duplicates(header)):
-            raise UsageError(
-                f"duplicate columns in the header: {', '.join(map(repr, repeated_names))}", path=path, line=skipped + 1
-            )
+        reject_duplicates(header, path, place=" in the header", line=skipped + 1)
         end = skipped + reader.line_num
         for fields in reader:
             start, end = end + 1, skipped + reader.line_num
@@ -246,12 +245,11 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as exc:
         raise UsageError("Parquet needs pyarrow: pip install 'evaljournal[parquet]'", path=path) from exc
+
     number = 0
     try:
         with path.open("rb") as handle, parquet.ParquetFile(handle, pre_buffer=False) as file:
-            names: list[str] = file.schema_arrow.names
-            if repeated_names := sorted(duplicates(names)):
-                raise UsageError(f"duplicate columns: {', '.join(map(repr, repeated_names))}", path=path)
+            reject_duplicates(file.schema_arrow.names, path)
             for batch in file.iter_batches(batch_size=_batch_rows(file.metadata, path)):
                 for row in json_rows(batch.to_pylist()):
                     number += 1

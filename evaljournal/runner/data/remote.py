@@ -35,7 +35,6 @@ class RemoteCases(ABC):
 
 
 def remote_cases(address: str) -> RemoteCases:
-    """Return the cases at an address."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise UsageError(f"{address!r} is no address; write hf://owner/name")

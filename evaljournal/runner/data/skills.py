@@ -15,20 +15,20 @@ _ASSERTIONS: Final = ("assertions", "expectations")
 
 
 def is_skill(value: object) -> bool:
-    """Return whether the content of a JSON file has the evals of a skill."""
     return isinstance(value, dict) and isinstance(value.get("evals"), list)
 
 
 def skill_rows(value: Mapping[str, Any], path: Path) -> Iterator[Row]:
-    """Yield a row for each eval of a skill."""
     for number, fields in enumerate(value["evals"], 1):
         place = f"eval {number} of {len(value['evals'])}"
         if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
             raise UsageError(f"{place}: expected an object with a text 'prompt'", path=path)
+
         row = {name: field for name, field in fields.items() if name not in _ASSERTIONS}
         row["id"] = str(fields.get("id", number))
         if "skill_name" in value:
             row["skill_name"] = value["skill_name"]
+
         assertions = [text for name in _ASSERTIONS for text in _list(fields, name, place, path)]
         if assertions:
             row["assert"] = [

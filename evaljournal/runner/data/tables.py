@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, time
 from decimal import Decimal
+from pathlib import Path
 from types import NoneType
 from typing import Any, Final, cast
 from uuid import UUID
@@ -17,7 +18,6 @@ from evaljournal.runner.errors import UsageError
 Row = dict[str, Any]
 
 BATCH_ROWS: Final = 1024
-"""Rows that are converted at a time."""
 _JSON_TYPES: Final = frozenset({str, int, float, bool, NoneType})
 _MAX_EXACT: Final = 2**53
 """Above this, a float does not have every whole number."""
@@ -28,6 +28,7 @@ def reject_unsupported(source: object) -> None:
     kind = type(source).__name__
     if _reader(source) is not None:
         return
+
     if "datasets." in type(source).__module__ and isinstance(source, Mapping):
         splits = cast("Mapping[str, Any]", source)
         example = next(iter(splits), "test")
@@ -50,7 +51,6 @@ def _reader(source: object) -> Callable[[Any], Iterator[Row]] | None:
 
 
 def json_rows(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows with JSON values."""
     for row in rows:
         yield {name: value if type(value) in _JSON_TYPES else json_value(value) for name, value in row.items()}
 
@@ -71,7 +71,9 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind 
             return value.isoformat()
         case Decimal() | UUID():
             return str(value)
-        case _ if hasattr(value, "tolist") and value.dtype.kind not in "mM":  # Of numpy; nanoseconds would become integers.
+        case _ if getattr(getattr(value, "dtype", None), "kind", None) in {"m", "M"}:
+            return value  # Of numpy; nanoseconds would become integers.
+        case _ if hasattr(value, "tolist"):
             return json_value(value.tolist())
         case _:
             return value
@@ -82,6 +84,7 @@ def _pandas_rows(frame: Any) -> Iterator[Row]:
     if repeated_names := duplicates(frame.columns):
         raise UsageError(f"duplicate columns: {list_names(repeated_names)}")
     columns = {name: frame.iloc[:, position].array for position, name in enumerate(frame.columns)}
+
     levels: Row = {}
     for level, name in enumerate(frame.index.names):
         array = frame.index.get_level_values(level).array
@@ -90,6 +93,7 @@ def _pandas_rows(frame: Any) -> Iterator[Row]:
         elif name is not None and array.tolist() != columns[name].tolist():
             raise UsageError(f"the index and a column are named {name!r}, but their values differ; rename one of them")
     columns = levels | columns
+
     converters = [_pandas_converter(name, array) for name, array in columns.items()]
     for start in range(0, len(frame), BATCH_ROWS):
         arrays = (array[start : start + BATCH_ROWS] for array in columns.values())
@@ -127,8 +131,13 @@ def _pandas_converter(name: object, array: Any) -> Callable[[Any], list[Any]]:
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
-    """Return the names that occur several times."""
     return [name for name, count in Counter(names).items() if count > 1]
+
+
+def reject_duplicates(names: Iterable[str], path: Path, *, place: str = "", line: int | None = None) -> None:
+    if repeated_names := sorted(duplicates(names)):
+        problem = f"duplicate columns{place}: {', '.join(map(repr, repeated_names))}"
+        raise UsageError(problem, path=path, line=line)
 
 
 def _polars_rows(frame: Any) -> Iterator[Row]:

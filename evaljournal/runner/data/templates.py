@@ -78,6 +78,7 @@ class Fields:
         value = self._find(path)  # A column may have a dot in its name.
         if value is not _MISSING:
             return value
+
         name, _, inner_path = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
@@ -86,6 +87,7 @@ class Fields:
             if not hint and not _PLAIN_FIELD.fullmatch(path):
                 hint = "; write {{ and }} for literal braces"
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}; fields: {list_names(names)}{hint}")
+
         try:
             return value_at(value, inner_path) if inner_path else value
         except MissingField as exc:
@@ -118,8 +120,6 @@ class Fields:
 
 @attrs.frozen
 class Template:
-    """A string template."""
-
     pieces: tuple[str | tuple[str], ...]
     """Literal strings, and fields, each in a tuple."""
 
@@ -138,12 +138,12 @@ class Template:
             else:
                 part = template[max(0, match.start() - 10) : match.end() + 10]
                 raise UsageError(f"{name} is not a template at {part!r}; write {{name}} for a field, {{{{ or }}}} for a brace")
+
         pieces.append(template[end:])
         return cls(tuple(piece for piece in pieces if piece))
 
     @property
     def fields(self) -> list[str]:
-        """The names of its fields."""
         return [piece[0] for piece in self.pieces if isinstance(piece, tuple)]
 
     def fill(self, fields: Fields, escape: Callable[[str], str] = str) -> str:
@@ -198,7 +198,6 @@ def fill_body(value: Any, fields: Fields) -> Any:
 
 
 def has_fields(value: Any) -> bool:
-    """Return whether a parsed template has a field."""
     match value:
         case Template():
             return bool(value.fields)

@@ -41,6 +41,7 @@ def _to_json(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind of
         return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if attrs.has(type(value)):
         return {field.name: _to_json(getattr(value, field.name)) for field in attrs.fields(type(value))}
+
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
         return _to_json(dump(mode="json"))
@@ -60,6 +61,7 @@ def is_large(value: Any, characters: int) -> bool:
         return len(value) > characters
     if not isinstance(value, dict | list):
         return False
+
     remaining_values, remaining_characters, remaining_items = _MAX_VALUES, characters, [value]
     while remaining_items:
         item = remaining_items.pop()

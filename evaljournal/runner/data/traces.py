@@ -4,6 +4,7 @@ A trace is a list of messages, `{"role", "content", "tool_calls": [{"name", "arg
 recorded in. Traces are untrusted: any value may have any type.
 """
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ def documents(path: Path) -> Iterator[dict[str, Any]]:
         value = orjson.loads(content)
     except orjson.JSONDecodeError:
         value = [_line(path, number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) for item in items):
         raise UsageError("expected JSON: an object, a list of objects, or an object per line", path=path)
@@ -59,6 +61,7 @@ def case_of(name: str, messages: Sequence[Message], expected: Any, *, output: An
     asked = [message["content"] for message in messages[:first_answer] if message in users]
     if not asked:
         return None
+
     answers = [message["content"] for message in messages if message["role"] == "assistant" and message["content"]]
     row = {
         "id": name,
@@ -75,12 +78,12 @@ def case_of(name: str, messages: Sequence[Message], expected: Any, *, output: An
 def write_cases(rows: Iterable[Mapping[str, Any]], file: Path) -> int:
     """Write rows as JSONL to a new file; return their number. All get the same columns, and a repeated name gets a number."""
     rows = list(rows)
-    columns, names = dict.fromkeys(key for row in rows for key in row), dict[str, int]()
-    lines = list[bytes]()
-    for row in rows:
-        names[row["id"]] = count = names.get(row["id"], 0) + 1
-        name = row["id"] if count == 1 else f"{row['id']}-{count}"
-        lines.append(orjson.dumps({**dict.fromkeys(columns), **row, "id": name}, option=orjson.OPT_APPEND_NEWLINE))
+    columns = dict.fromkeys(key for row in rows for key in row)
+    lines = [
+        orjson.dumps({**columns, **row, "id": name}, option=orjson.OPT_APPEND_NEWLINE)
+        for row, name in zip(rows, _unique_names([row["id"] for row in rows]), strict=True)
+    ]
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -89,3 +92,14 @@ def write_cases(rows: Iterable[Mapping[str, Any]], file: Path) -> int:
     with open(descriptor, "wb") as stream:
         stream.writelines(lines)
     return len(lines)
+
+
+def _unique_names(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names; from its second time on, a name gets a number with which it is not one of the others."""
+    taken_names, numbers = set(names), dict[str, Iterator[int]]()
+    for name in names:
+        if name in numbers:
+            yield next(new_name for number in numbers[name] if (new_name := f"{name}-{number}") not in taken_names)
+        else:
+            numbers[name] = itertools.count(2)
+            yield name

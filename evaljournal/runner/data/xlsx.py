@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from evaljournal.runner.data.columns import list_names
-from evaljournal.runner.data.tables import Row, duplicates, json_value
+from evaljournal.runner.data.tables import Row, json_value, reject_duplicates
 from evaljournal.runner.errors import UsageError
 
 _MAX_SIZE: Final = 1 << 30
@@ -27,6 +27,7 @@ def xlsx_rows(path: Path, sheet: str | None) -> Iterator[tuple[int, Row]]:
         openpyxl: Any = importlib.import_module("openpyxl")
     except ImportError as exc:
         raise UsageError("Excel files need openpyxl: pip install 'evaljournal[xlsx]'", path=path) from exc
+
     number = 0
     with path.open("rb") as file:
         try:
@@ -34,6 +35,7 @@ def xlsx_rows(path: Path, sheet: str | None) -> Iterator[tuple[int, Row]]:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
             rows = _rows(_sheet(book, sheet, path))
             header = _header(next(rows, ()), path)
+
             formulas = cache(lambda: _formula_cells(openpyxl.load_workbook(file, read_only=True), sheet, path))
             for number, cells in enumerate(rows, 2):
                 if number > _MAX_ROWS:
@@ -76,8 +78,7 @@ def _header(cells: Any, path: Path) -> list[str]:
         names.pop()
     if "" in names:
         raise UsageError(f"column {names.index('') + 1} has no name in row 1", path=path)
-    if repeated_names := sorted(duplicates(names)):
-        raise UsageError(f"duplicate columns in row 1: {', '.join(map(repr, repeated_names))}", path=path)
+    reject_duplicates(names, path, place=" in row 1")
     return names
 
 

@@ -20,10 +20,7 @@ def parse_amount(value: object, *, setting: str, shown: object) -> float:
     if isinstance(value, str):
         match = _NUMBER.fullmatch(value)
         amount = float(match[1]) * _FACTORS[match[2].lower()] if match else None
-    is_number = isinstance(amount, int) or (
-        isinstance(amount, float) and math.isfinite(amount)
-    )  # `isfinite` fails for 10**400.
-    if not isinstance(amount, int | float) or not is_number or isinstance(amount, bool) or amount <= 0:
+    if not isinstance(amount, int | float) or isinstance(amount, bool) or not 0 < amount < math.inf:  # Also if it is NaN.
         raise UsageError("must be a number above 0; k stands for thousands, M for millions", setting=setting, value=shown)
     if amount > _MAX_AMOUNT:
         raise UsageError(f"must be at most {_MAX_AMOUNT:,}", setting=setting, value=shown)

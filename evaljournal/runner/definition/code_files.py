@@ -33,7 +33,7 @@ Namespace = Mapping[str, Any]
 
 _PROJECT_FILES: Final = ("pyproject.toml", "setup.py", "setup.cfg")
 _EXCLUDED_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
-_OWN_DIRECTORY: Final = str(Path(__file__).parents[2]) + os.sep
+OWN_DIRECTORY: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_WHOLE_FILE: Final = 16 * 2**20
 """Of a larger file, only its size, its beginning and its end count, so that a run starts quickly."""
 _MAX_MASKED_FILE: Final = 2**20
@@ -74,8 +74,10 @@ def relevant_source(source: str, lines: frozenset[int], evaluations: frozenset[s
     nodes = list(_split_imports(tree.body))
     names, bound_names = {node: _names(node) for node in nodes}, {node: _bound_names(node) for node in nodes}
     own_names = set[str]().union(*(bound_names[node] for node in nodes if not isinstance(node, _IMPORT)))
+
     keywords = (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "cases")
     case_names = own_names & _names(*keywords)
+
     run_names, needed_names = set(evaluations), set[str]()
     optional_nodes, relevant_nodes = set[ast.stmt](), set[ast.stmt]()
     for node in nodes:
@@ -94,10 +96,12 @@ def relevant_source(source: str, lines: frozenset[int], evaluations: frozenset[s
             optional_nodes.add(node)
         elif not names[node] & case_names:
             relevant_nodes.add(node)
+
     needed_names = needed_names.union(*(names[node] for node in relevant_nodes))
     while new_nodes := {node for node in optional_nodes - relevant_nodes if bound_names[node] & needed_names}:
         relevant_nodes |= new_nodes
         needed_names = needed_names.union(*(names[node] for node in new_nodes))
+
     source_lines = io.StringIO(source).readlines()
     import_lines = sorted(f"{ast.unparse(node)}\n" for node in relevant_nodes if isinstance(node, _IMPORT))
     other_nodes = (node for node in nodes if node in relevant_nodes and not isinstance(node, _IMPORT))
@@ -169,6 +173,7 @@ def record_files(load: Callable[[], ModuleType]) -> ModuleType:
         module = load()
     finally:
         _recordings.pop()
+
     module_files = (_file_of(_namespace(name)) for name in sys.modules.keys() - names)
     _loaded_files.setdefault(_file_of(vars(module)), set()).update(opened_files, module_files)
     return module
@@ -209,21 +214,28 @@ def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any =
     functions = [evaluation.task, *(hook.function for hook in hooks), *(scorer.function for scorer in scorers)]
     functions = [inspect.unwrap(unwrap_partial(function)) for function in functions]
     namespaces = [evaluation.namespace, *(getattr(function, "__globals__", {}) for function in functions)]
+
     own_file = _file_of(evaluation.namespace)
     directory = os.path.dirname(own_file) or os.getcwd()
     project = _Project(directory, evaluation.cases.source)
     files = {file: namespace for namespace in namespaces if (file := _file_of(namespace)) in project}
+
     loaded_files = [_loaded_files[file] for file in files if file in _loaded_files]
     includes_opened, used_files = bool(loaded_files), set[str]().union(*loaded_files)
+
     imported_files = set(_imported_files(namespaces, functions, project))
-    # Another evaluation may have imported a module before.
+    # Another evaluation may have imported a module before: the files that the module opened then count, too.
     used_files |= imported_files.union(*(_opened_files.get(file, ()) for file in imported_files if loaded_files))
+
     if not loaded_files:
         includes_opened, recorded_digests = recorded_files(recorded_definition) if own_file in project else (False, {})
         if includes_opened:
             used_files |= {os.path.abspath(os.path.join(directory, path)) for path in recorded_digests if "\0" not in path}
+
     project_files = {file for file in used_files if file in project}
     digests = {file: _digest(file) for file in {*files, *project_files, *map(str, evaluation.depends)}}
+
+    # Of the file that defines the evaluation, only what its functions may depend on counts, not its other evaluations.
     lines = _first_lines(functions)
     for file, namespace in files.items():
         evaluations = {name: value for name, value in namespace.items() if isinstance(value, Evaluation)}
@@ -231,6 +243,7 @@ def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any =
         is_own = file == own_file or not evaluation.namespace  # Other modules may use anything in a module of scorers.
         if is_own and is_defined_here:
             digests[file] = _digest(file, frozenset(lines.get(file, ())), frozenset(evaluations))
+
     digests_by_path = {_relative(file, directory): value for file, value in sorted(digests.items()) if value is not None}
     return {"code": {"includes_opened": includes_opened, "files": digests_by_path}} if digests_by_path else {}
 
@@ -245,7 +258,7 @@ class _Project:
         self._root = os.path.join(repository or next(packages, directory), "")
         self._directory = os.path.join(directory, "")
         prefixes = {os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix)}
-        self._excluded = (_OWN_DIRECTORY, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
+        self._excluded = (OWN_DIRECTORY, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
         self._dataset = os.path.abspath(source) if isinstance(source, Path) else ""
 
     def __contains__(self, file: str) -> bool:
@@ -278,7 +291,6 @@ def _relative(file: str, directory: str) -> str:
 
 
 def _first_lines(functions: Iterable[Any]) -> dict[str, set[int]]:
-    """Return file → the first lines of these functions."""
     lines: dict[str, set[int]] = {}
     for function in functions:
         code = getattr(function, "__code__", None)
@@ -353,6 +365,7 @@ def _digest(file: str, lines: frozenset[int] | None = None, evaluations: frozens
         value = _read(file, _digest_code) if lines is None else _read(file, _digest_own_code, lines, evaluations)
         if value is not None:
             return value
+
     try:
         status = os.stat(file)
         if not stat.S_ISREG(status.st_mode):

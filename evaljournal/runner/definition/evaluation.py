@@ -38,8 +38,6 @@ CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 
 
 class Inherited(enum.Enum):
-    """The type of `INHERITED`."""
-
     INHERITED = enum.auto()
 
 
@@ -79,6 +77,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         """Its runs are stored under this name."""
         _check_task(task, self.name, settings, has_variants=variants is not None)
         self.task: Callable[Concatenate[InputT, ...], ReturnT] = task
+
         self.variants = {} if variants is None else variants_of(task, variants, self.name)
         """Variants by name, in the order of the definition; empty if the task has none."""
         is_object = isinstance(task, OpenableTask)
@@ -86,9 +85,11 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         """Computed now because the file of the task may change during a run. Each variant has its own; for variants of an
         object, such as a chat model, this one is constant."""
         self._task_definition = definition_of(task)
+
         self.cases = cases
         for variant_task in self.tasks.values():
             self.cases = _add_check(self.cases, variant_task)
+
         self.settings = settings
         self.namespace = namespace
         """The variables of the module that defines it; empty for an evaluation without code."""
@@ -97,7 +98,6 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.scorers: dict[str, Scorer] = {}
         """Scorers by name, in the order in which they were added."""
         self.hooks: dict[Role, Hook] = {}
-        """The set-up and the teardown, if there are any."""
         functools.update_wrapper(self, task, updated=())
 
     def __call__(self, value: InputT, /, **parameters: Any) -> ReturnT:
@@ -215,9 +215,11 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
             if scorer_name in self.scorers and not _is_new_version(function, self.scorers[scorer_name].function):
                 problem = f"{self.name!r} has a scorer {scorer_name!r} already"
                 raise UsageError(f"{problem}; give this one another name: score(name=…)")
+
             own_timeout, task = timeout, cast("object", function)
             if timeout is INHERITED and isinstance(task, OpenableTask):
                 own_timeout = getattr(task, "timeout", INHERITED)  # A judge has a timeout of its own; functions have none.
+
             self.scorers[scorer_name] = Scorer(
                 name=scorer_name,
                 function=function,
@@ -254,8 +256,6 @@ def _is_new_version(function: object, old_function: object) -> bool:
 
 
 class EvaluationDecorator(Protocol):
-    """The decorator `@evaluation(…)`, which turns the function below it into an evaluation."""
-
     @overload
     def __call__(
         self, task: Callable[[InputT], Coroutine[Any, Any, OutputT]], /
@@ -312,9 +312,11 @@ def evaluation(
             raise UsageError(f"scorers are added to the evaluation, not with {option}=…: write @NAME.score above each of them")
         if option not in names:
             raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
+
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)
     own_settings = Settings().with_values(settings)
     files = [depends] if isinstance(depends, str | PathLike) else list(depends)
+
     frame = inspect.currentframe()
     caller = frame and frame.f_back and frame.f_back.f_back  # `_require_cases` is between them.
     namespace = caller.f_globals if caller else {}

@@ -42,7 +42,6 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a gate."""
         match = _GATE.fullmatch(text)
         if match is None:
             raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
@@ -57,10 +56,6 @@ class Gate:
         """Return the minimum that was probably meant if it was written in percent: `; did you mean 0.9?`."""
         return f"; did you mean {self.minimum / 100:g}?" if self.minimum <= 100 else ""  # noqa: PLR2004 - percent
 
-    def problem(self, state: RunState, path: Path | None = None) -> str:
-        """Return why the gate did not pass; empty if it passed. Every variant must reach it. `path` is that of the run."""
-        return self.result(state, path).problem
-
     def result(self, state: RunState, path: Path | None = None, variant: str | None = None) -> "GateResult":
         """Return whether the gate passes, in every variant or in one; one about a review is undecided without `path`."""
         from evaljournal.replay.results.comparison import Side  # noqa: PLC0415  # most runs have no gates
@@ -72,6 +67,7 @@ class Gate:
             side = Side(state, variant=name)
             reason = self._review_reason(reviewed, side) if self.figure else (self._reason(side.totals.scores), False)
             reasons["" if name is None else f"variant {name}: "] = reason
+
         problems = {prefix: reason for prefix, reason in reasons.items() if reason[0]}
         text = "; ".join(f"{printable(prefix)}{reason}" for prefix, (reason, _) in problems.items())
         is_undecided = bool(problems) and all(undecided for _, undecided in problems.values())
@@ -93,6 +89,7 @@ class Gate:
             return f"the scores of {self.scorer} are labels, which have no mean", False
         if reviewed is None or self.scorer not in reviewed.names:
             return f"there are no labels of {self.scorer} yet; draw a sample with `evaljournal review`", True
+
         score = reviewed.corrected(side).get(self.scorer)
         if self.figure == "agreement":
             result = agreement(reviewed, side, self.scorer)
@@ -104,6 +101,7 @@ class Gate:
             labels, figures = score.labels, (score.mean, score.low, score.high)
         else:
             return f"the labels of {self.scorer} are texts, which have no mean", False
+
         if labels < MIN_LABELS:
             samples = f": {samples_text(score)}" if score is not None and score.samples else ""
             return f"{plural(labels, 'label')} of a random sample; at least {MIN_LABELS} are needed{samples}", True
@@ -125,6 +123,7 @@ class Gate:
         tally = scores.get(self.scorer)
         if tally is None:
             return f"there is no score {self.scorer!r}"
+
         score = score_of(tally)
         value = score.mean if self.bound == "mean" else score.low
         if value is None:
@@ -135,16 +134,16 @@ class Gate:
                 mean = f"{score.mean:.4g}"
                 problem = f"is {mean} for every case, which gives no confidence interval; omit @lower, or score from 0 to 1"
             return f"{self.scorer} {problem}"
+
         if value >= self.minimum:
             return ""
+
         maximum = f", and at most 1{self.as_share()}" if self.minimum > 1 and self.is_share(tally) else ""
         return f"{'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {value:.4g}{maximum}"
 
 
 @attrs.frozen
 class GateResult:
-    """The result of a gate in a run."""
-
     gate: str
     """The gate as it was written, such as `exact=0.9`."""
     problem: str
@@ -154,7 +153,6 @@ class GateResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it passed."""
         return not self.problem
 
 
@@ -169,6 +167,7 @@ def gate_results(state: RunState, path: Path | None = None) -> list[GateResult]:
     """
     if state.started is not None and state.started.shard:
         return []
+
     texts = state.settings.get("fail_under") or []
     if not isinstance(texts, list):
         raise InvalidSetting(f"fail_under={texts!r:.80}: expected a list")

@@ -20,8 +20,6 @@ _PARAMETERS: Final = ("input", "expected", "metadata", "case", "trial")
 
 @attrs.frozen
 class Hook:
-    """The set-up or the teardown of an evaluation."""
-
     role: Role
     function: Callable[..., Any]
     version: str = attrs.field(default=attrs.Factory(lambda hook: fingerprint_function(hook.function), takes_self=True))
@@ -66,15 +64,17 @@ def task_parameters(task: Callable[..., Any], hooks: Hooks) -> tuple[str, ...]:
 
 def check_parameters(task: Callable[..., Any], hooks: Hooks, label: str) -> None:
     """Raise a `UsageError` if a parameter of a task gets no value, or would get that of a variant and of the set-up."""
-    name = _value_name(hooks)
     if isinstance(task, OpenableTask):
         return
+
+    name = _value_name(hooks)
     if name in getattr(task, "keywords", {}):
         raise UsageError(f"{label}: parameter {name!r} is set by the variant and by the set-up; rename the set-up")
     first_name, further_parameters = _parameters(task)
     if name and name == first_name:
         problem = "the first parameter of the task gets the input, but has the name of the set-up"
         raise UsageError(f"{label}: {problem}; add a parameter")
+
     for parameter in further_parameters:
         if parameter.default is Parameter.empty and parameter.name != name:
             hint = suggest(parameter.name, [name], limit=1) if name else ""
@@ -93,6 +93,6 @@ def _parameters(task: Callable[..., Any]) -> tuple[str, list[Parameter]]:
         parameters = list(inspect.signature(task).parameters.values())
     except ValueError:
         return "", []  # Some builtins have no signature.
-    names = [parameter.name for parameter in parameters[:1]]
+    first_name = parameters[0].name if parameters else ""
     kinds = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
-    return "".join(names), [parameter for parameter in parameters[1:] if parameter.kind not in kinds]
+    return first_name, [parameter for parameter in parameters[1:] if parameter.kind not in kinds]

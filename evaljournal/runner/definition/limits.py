@@ -4,7 +4,7 @@ Of rate limits also the values that apply to a model, and whether headers of rep
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from evaljournal.replay.state.budget import UNITS, Amounts
@@ -38,6 +38,7 @@ def parse_limits(value: LimitsValue, base: LimitsValue = None) -> Mapping[str, A
         return None
     if not isinstance(value, Mapping):
         raise UsageError("must map names of limits to numbers, such as {'rpm': 500}", setting="limits", value=value)
+
     sizes, names = _flatten(base or {}), set[tuple[str, str]]()
     for model, name, amount in _items(value):
         shown = f"{model}={amount}" if model else amount
@@ -50,6 +51,7 @@ def parse_limits(value: LimitsValue, base: LimitsValue = None) -> Mapping[str, A
         sizes[model, name] = parse_amount(amount, setting=f"limits.{name}", shown=shown)
         if sizes[model, name] < 1:
             raise UsageError("must be at least 1", setting=f"limits.{name}", value=shown)
+
     limits: dict[str, Any] = {}
     for model, name in sorted(sizes, key=lambda key: (key[0], _ORDER.index(key[1]))):
         if (size := sizes[model, name]) < math.inf:
@@ -82,6 +84,7 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
         names = cast("Mapping[str, Any]", item) if is_model else {name: item}
         if not item and isinstance(item, Mapping | list | tuple):
             raise UsageError(f"limits: {name!r} has no value; write {_EXAMPLE if is_model else {name: 500}}, or omit it")
+
         for limit, amounts in names.items():
             if limit not in DECLARED:
                 hint = suggest(str(limit), [*DECLARED, _HEADERS]) or f"; use {', '.join(DECLARED)}, of one model {_EXAMPLE}"
@@ -94,7 +97,6 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _flatten(limits: Mapping[str, Any]) -> _Sizes:
-    """Return the sizes of parsed limits."""
     return {(model, name): math.inf if size == OFF else size for model, name, size in _items(limits)}
 
 
@@ -144,7 +146,7 @@ def describe_limits(limits: LimitsValue) -> str:
 
 def parse_budget(setting: str, value: BudgetValue, base: Mapping[str, float] | None = None) -> Amounts | None:
     """Parse a budget; units that it does not name are those of `base`. None removes a unit, or the whole budget."""
-    if value is None or value == OFF or (isinstance(value, list | tuple) and list(cast("Iterable[str]", value)) == [OFF]):
+    if value in (None, OFF, [OFF], (OFF,)):
         return None
     amounts = dict(base or {})
     for unit, amount in _pairs(setting, value):

@@ -8,7 +8,6 @@ Errors are `UsageError`s with a traceback of the user's code only.
 import contextlib
 import importlib
 import importlib.util
-import os
 import re
 import sys
 import traceback
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from evaljournal.runner.definition.code_files import record_files
+from evaljournal.runner.definition.code_files import OWN_DIRECTORY, record_files
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.errors import UsageError, suggest
 
@@ -43,7 +42,6 @@ class LoadedEvaluation(NamedTuple):
 
 
 def load_evaluation(reference: str) -> LoadedEvaluation:
-    """Import the evaluation that a reference names."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         raise UsageError("the reference is empty; pass a file, such as evals/capitals.py")
@@ -64,6 +62,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     module_path, _, name = reference.rpartition(":")
     if not module_path or not name.isidentifier():
         raise UsageError(f"{reference!r} is not a reference to a function; use file.py:name or package.module:name")
+
     module = _import_user_module(module_path)
     function = getattr(module, name, None)
     if not callable(function):
@@ -99,6 +98,7 @@ def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEva
         if len(matches) != 1:
             raise _no_such_name_error(module, module_path, name, names)
         name = matches[0]
+
     return LoadedEvaluation(getattr(module, name), f"{module_path}:{name}")
 
 
@@ -136,16 +136,19 @@ def _import_file(path: Path) -> ModuleType:
     directory, name = _import_location(path)
     _append_to_path(directory)
     _append_to_path(Path.cwd())  # As `python -m pytest` has it, whose runs are resumed.
+
     with _report_user_errors(str(path), directory):
         package = name.rpartition(".")[0]
         if package:
             _check_package(importlib.import_module(package), path)
+
         spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # Added before it runs, because dataclasses and pickle look up a class's module by its name.
         _user_modules.add(name)
+
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -228,11 +231,13 @@ def _report_user_errors(module_path: str, directory: Path) -> Generator[None]:
 
 def _user_frames(trace: TracebackType | None) -> traceback.StackSummary:
     """Return a traceback without our frames and those of the import system."""
-    prefixes = (os.path.join(Path(__file__).parent.parent, ""), "<frozen importlib", "<attrs generated")
-    stack = traceback.extract_tb(trace)
-    frames = [frame for frame in stack if not frame.filename.startswith(prefixes)]
-    frames = [frame for frame in frames if not frame.filename.endswith(("importlib/__init__.py", "importlib\\__init__.py"))]
-    return traceback.StackSummary.from_list(frames)
+    prefixes = (OWN_DIRECTORY, "<frozen importlib", "<attrs generated")
+    suffixes = ("importlib/__init__.py", "importlib\\__init__.py")
+    return traceback.StackSummary.from_list(
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not frame.filename.startswith(prefixes) and not frame.filename.endswith(suffixes)
+    )
 
 
 def _shadowing_hint(exc: BaseException, directory: Path) -> str:
@@ -241,10 +246,12 @@ def _shadowing_hint(exc: BaseException, directory: Path) -> str:
         name = exc.name
     else:
         name = getattr(exc.obj, "__name__", None) if isinstance(exc, AttributeError) else None
+
     top_name = (name or "").partition(".")[0]
     module_file = getattr(sys.modules.get(top_name), "__file__", None)
     if not top_name or module_file is None:
         return ""
+
     for file in (directory / f"{top_name}.py", directory / top_name / "__init__.py"):
         if file.exists() and not file.samefile(module_file):
             return f", perhaps because {file} is hidden by another {top_name!r} ({module_file}); rename it"

@@ -214,7 +214,9 @@ class Settings(Selection):
     grace: float = field(
         default=5.0,
         converter=as_float,
-        validator=rule(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
+        validator=rule(
+            lambda value: isinstance(value, float) and 0 <= value < math.inf, "must be a number of seconds, 0 or more"
+        ),
     )
     """Seconds that in-flight attempts get to finish when the run is stopped. Those that do not are repeated, and perhaps paid
     for again, when it is resumed; choose less than what your scheduler waits before it kills a process."""
@@ -304,6 +306,7 @@ class Settings(Selection):
             if unknown_names := set(numbers) - set(NUMERIC_FIELDS):
                 raise UsageError(f"retry has no number {min(unknown_names)!r}{suggest(min(unknown_names), NUMERIC_FIELDS)}")
             values = {**values, "retry": evolve(self.retry, **numbers)}
+
         return evolve(self, **values)
 
     def failure_limit(self, trials: int | None) -> float:
@@ -311,6 +314,7 @@ class Settings(Selection):
         limit = 0 if self.fail_fast else self.max_failures
         if limit is None:
             return math.inf
+
         if isinstance(limit, float) and trials is None:
             raise UsageError(
                 "cannot be a fraction: the number of cases is unknown; use a whole number, or cases with a length",
@@ -324,6 +328,7 @@ class Settings(Selection):
         fields: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
             del fields["only_variants"]  # Most runs have no variants.
+
         return {
             name: value
             for name, value in fields.items()

@@ -34,8 +34,6 @@ _DIGITS: Final = 4
 
 @attrs.frozen(eq=False)
 class Variant:
-    """One set of parameters of a task."""
-
     name: str
     parameters: Mapping[str, Any]
     task: Any = attrs.field(repr=False)
@@ -66,6 +64,7 @@ def variants_of(
     values: Any = options
     if isinstance(values, dict) and values and all(isinstance(value, Variant) for value in values.values()):
         return values
+
     parameters_by_variant, target = _parameters_by_variant(options), cast("Any", task)
     is_function = not isinstance(task, OpenableTask)
     check, bind = (check_signature, functools.partial) if is_function else (_check_fields, attrs.evolve)
@@ -112,14 +111,15 @@ def selected_variants(variants: Mapping[str, Variant], names: Sequence[str], eva
 
 
 def _parameters_by_variant(options: object) -> dict[str, Mapping[str, Any]]:
-    """Return variant → parameters."""
     if not isinstance(options, Mapping):
         raise UsageError(f"variants must be a mapping, not {options!r}")
     if not options:
         raise UsageError("variants is empty; add a variant, or omit it")
+
     values: Mapping[Any, Any] = options
     if all(isinstance(value, Mapping) for value in values.values()):
         return {name: dict(parameters) for name, parameters in values.items()}
+
     for name, value in values.items():
         if not isinstance(value, list | tuple):
             raise UsageError(
@@ -142,10 +142,12 @@ def product(
     count = math.prod(map(len, values.values()))
     if count > _MAX_VARIANTS:
         raise UsageError(f"the product has {count:,} variants; at most {_MAX_VARIANTS:,} are possible")
+
     slugs = [_slugs(name, (labels or {}).get(name, options)) if len(options) > 1 else [""] for name, options in values.items()]
-    parameters_by_variant: dict[str, Mapping[str, Any]] = {}
     names = ["-".join(filter(None, parts)) or "only" for parts in itertools.product(*slugs)]
     counts = Counter(map(str.lower, names))
+
+    parameters_by_variant: dict[str, Mapping[str, Any]] = {}
     for short_name, combination in zip(names, itertools.product(*values.values()), strict=True):
         parameters = dict(zip(values, combination, strict=True))
         is_unique = counts[short_name.lower()] == 1
@@ -195,17 +197,20 @@ def check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> Non
         signature = inspect.signature(task)
     except ValueError:
         return  # Some builtins have no signature.
+
     task_parameters = list(signature.parameters.values())
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in task_parameters)
     if task_parameters and task_parameters[0].kind is Parameter.POSITIONAL_OR_KEYWORD and task_parameters[0].name in parameters:
         problem = f"cannot set {task_parameters[0].name!r}, which gets the case's input"
         raise UsageError(f"{label}: {problem}; remove it from the variant")
+
     keyword_kinds = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     keywords = [parameter.name for parameter in task_parameters[1:] if parameter.kind in keyword_kinds]
     for name in parameters:
         if not isinstance(name, str) or (name not in keywords and not takes_any):
             hint = suggest(str(name), keywords, limit=1)
             raise UsageError(f"{label}: the task has no parameter {name!r}{hint}; its signature is {signature}")
+
     try:
         signature.bind_partial(None, **parameters)  # A set-up, which is added later, may pass further parameters.
     except TypeError as exc:
