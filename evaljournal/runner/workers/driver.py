@@ -76,8 +76,6 @@ Job = object
 
 @attrs.define(eq=False)
 class RemoteCall:
-    """A call in a worker."""
-
     sink: Sink | None
     steps: AttemptSteps | None
     reusable_seqs: frozenset[int]
@@ -171,17 +169,13 @@ class Worker:
     """Why it ended."""
     ready_at: float = attrs.field(factory=trio.current_time)
     has_run_call: bool = False
-    """Whether it has run a call."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another job."""
         return self.owner is None and not self.is_draining and self.places_used < self.places
 
 
 class Workers:
-    """The workers of a session."""
-
     def __init__(
         self,
         pool: WorkerPool,
@@ -276,11 +270,9 @@ class Workers:
 
     @property
     def has_room(self) -> bool:
-        """Whether a job can get a place."""
         return any(worker.has_room for worker in self._workers)
 
     def has_place(self, job: Job) -> bool:
-        """Return whether a job has a place in a worker that is still alive."""
         return job in self.places and self.places[job].is_alive
 
     def reserve(self, job: Job) -> None:
@@ -298,7 +290,6 @@ class Workers:
         self._assign_own_workers()
 
     def release(self, job: Job) -> None:
-        """Free the place of a job."""
         worker = self.places.pop(job, None)
         if worker is None or not worker.is_alive:
             return
@@ -367,7 +358,6 @@ class Workers:
         return call.outcome
 
     async def _cancel(self, worker: Worker, number: int, call: RemoteCall) -> None:
-        """Cancel a call, and wait for its end; kill a worker that does not respond."""
         worker.pipe.send(orjson.dumps({"cancel": number}))
         grace = self._stop_grace if self.is_stopping() else self._grace
         with trio.CancelScope(shield=True), trio.move_on_after(grace):
@@ -389,7 +379,6 @@ class Workers:
         self._nursery.start_soon(self._run_worker, next(self._numbers))
 
     async def _run_worker(self, number: int) -> None:
-        """Start a worker and handle its frames until it ends."""
         worker: Worker | None = None
         try:
             pipe = await self._start_worker(number)
@@ -492,7 +481,6 @@ class Workers:
         worker.pipe.send(orjson.dumps({"answer": question, "waited": waited}))
 
     async def _sync(self, worker: Worker, question: int, call: RemoteCall) -> None:
-        """Report to the worker when the steps of a call are on disk."""
         if call.steps is not None and call.steps.sync is not None:
             with suppress(JournalError):  # The journal has failed, which ends the run.
                 await call.steps.sync()
@@ -540,7 +528,6 @@ class Workers:
             self._grow()
 
     def _with_advice(self, problem: str) -> str:
-        """Add the requirements on the pool's command, if it has one, to a problem."""
         command = self._pool.describe().get("command")
         advice = "connect its standard input and output to `python -m evaljournal.worker`, and print nothing else there"
         return problem if command is None else f"{problem}; the command must {advice}: {command}"

@@ -43,12 +43,10 @@ class ConvertedOutput:
         self._value = value
 
     def model_dump(self, *, mode: str) -> Any:  # noqa: ARG002  # the interface of pydantic, which `to_json` uses
-        """Return the converted value."""
         return self._value
 
 
 def parse_frame(frame: bytes) -> dict[str, Any]:
-    """Return the fields of a frame."""
     if has_too_many_values(frame):
         raise InvalidFrame(f"it sent a frame of more than {MAX_VALUES:,} values")
     try:
@@ -99,7 +97,6 @@ def parse_reply(fields: dict[str, Any]) -> tuple[int, int, dict[str, str]]:
 
 
 def parse_notes(fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Return the notes in a `note` frame of `size` bytes."""
     notes = fields.get("values")
     if size > MAX_NOTE or not isinstance(notes, dict):
         raise InvalidFrame("it sent invalid notes")

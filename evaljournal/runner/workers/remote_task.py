@@ -39,14 +39,10 @@ class PlacedScoring(Protocol):
     """A call of a scorer that has a place in a worker."""
 
     @property
-    def input(self) -> ScorerInput:
-        """What the scorer is called with."""
-        ...
+    def input(self) -> ScorerInput: ...
 
 
 class RemoteScorer:
-    """A scorer that is called in a worker."""
-
     takes_trial: bool = True
 
     def __init__(self, name: str, workers: Workers) -> None:
@@ -54,7 +50,6 @@ class RemoteScorer:
         self._workers = workers
 
     async def call(self, job: PlacedScoring, _: OnLateResult, /) -> Any:
-        """Call the scorer, in the place that its job has."""
         scorer_input = job.input
         fields = {
             "scorer": self._name,
