@@ -147,7 +147,6 @@ def _variant_changes(old_variants: Mapping[str, str], new_variants: Mapping[str,
 
 
 def case_changes(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
-    """Describe which of the admitted cases have changed or were removed."""
     recorded_trials = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
     changed_cases: dict[str, None] = {}
     removed_cases = dict.fromkeys(trial.case for trial in recorded_trials.values())
@@ -164,7 +163,6 @@ def case_changes(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def is_same(state: TrialState, trial: Trial) -> bool:
-    """Return whether a recorded trial has the case, content, variant and repeat of this one."""
     recorded_identity = state.case, state.fingerprint, state.variant, state.repeat
     return recorded_identity == (trial.case.name, trial.case.fingerprint, trial.variant, trial.repeat)
 

@@ -32,8 +32,6 @@ from evaljournal.replay.state.shards import first_shards
 
 @attrs.frozen
 class ForkResult:
-    """A new run, and the last record that was copied into it."""
-
     path: Path
     state: RunState
     seq: int
@@ -82,7 +80,6 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> LoadedRu
 
 
 def _origin(run: str, state: RunState) -> dict[str, Any]:
-    """Return the identity of the source."""
     origin: dict[str, Any] = {"run": run, "seq": state.seq, "h": state.head}
     if state.sessions and not state.outcome:
         origin["session"] = state.sessions[-1].number  # It ends here, but may continue in the source.

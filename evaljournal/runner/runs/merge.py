@@ -63,8 +63,6 @@ class SourceShard:
 
 @attrs.frozen
 class MergeResult:
-    """A merged run."""
-
     path: Path
     state: RunState
     head: str
@@ -149,7 +147,6 @@ def _describe(path: Path) -> SourceShard:
 
 
 def _check_same(base: SourceShard, shard: SourceShard) -> None:
-    """Raise if two shards are not parts of the same experiment."""
     if base.shard.count != shard.shard.count:
         shards = f"{base.path} is shard {base.shard}, and {shard.path} is shard {shard.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
@@ -194,7 +191,6 @@ class _ShardCopier:
         """Whether the user has written every copied start; see `journal.ownership`."""
 
     async def add(self) -> None:
-        """Verify the shard and copy its sessions."""
         copy, shard = self._copy, self._shard
         verifier = Verifier(shard.path, lifecycle=self._lifecycle)
         earlier_batches = self._journal.lifecycle.batch_lines.last_batch
@@ -280,7 +276,6 @@ class _ShardCopier:
 
 
 def _check_unchanged(shard: SourceShard, verification: Verification, source: RunState) -> None:
-    """Raise if a shard is damaged, or is not as it was described before it was copied."""
     if verification.problem is not None:
         raise verification.problem
     if (verification.run, verification.head, len(source.sessions)) != (shard.run, shard.head, shard.sessions):

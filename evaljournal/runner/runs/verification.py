@@ -43,21 +43,17 @@ class ReviewVerification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
         return self.journal.ok and not self.findings
 
 
 @attrs.frozen
 class SourceVerification:
-    """The part of `verify` about the sources of replayed replies."""
-
     checked: int
     """Replies that are as in their source."""
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
         return not self.findings
 
 
