@@ -46,8 +46,6 @@ _POLL: Final = 0.02
 
 @attrs.frozen(kw_only=True)
 class Annotation:
-    """A label to be recorded."""
-
     trial: str
     name: str
     value: Value
@@ -83,7 +81,6 @@ class OpenReview:
             self.append(ReviewSaved(labels=count))
 
     def append(self, event: Event) -> int:
-        """Append a record; return its number."""
         if self.is_import and self._labels_before_import is None and isinstance(event, Annotated):
             self._labels_before_import = len(self.review.history)
             self._journal.append(ReviewSaved(labels=self._labels_before_import, imports="begun"))

@@ -79,8 +79,6 @@ def check_name(run: LoadedRun, review: Review, name: str) -> str:
 
 @attrs.frozen
 class LabelRow:
-    """A label in a file."""
-
     place: str
     """The file and its line."""
     trial: str
@@ -142,7 +140,6 @@ def check_contradictions(annotations: Sequence[Annotation], places: Sequence[str
 
 
 def _check_outputs(run: LoadedRun, items: Sequence[LabelRow]) -> None:
-    """Raise if a row is about another output than that of the run."""
     for item, values in zip(items, read_values(run.path, run.state.trials, (item.trial for item in items)), strict=True):
         output = values.output.load() if isinstance(values.output, Blob) else values.output
         if not _is_same_text(item.output, output):
