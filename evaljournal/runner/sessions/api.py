@@ -253,8 +253,6 @@ def _call_in_new_thread(call: Callable[[Deliver[T]], T]) -> T:
 
 
 def _start_thread(call: Callable[[Deliver[T]], T], deliver: Deliver[T]) -> None:
-    """Make a call in a new thread, which delivers its result or exception."""
-
     def target() -> None:
         try:
             deliver(call(deliver))

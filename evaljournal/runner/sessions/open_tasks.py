@@ -76,7 +76,6 @@ class TaskOpener:
         return [HooksLayer({role: (hook, await self.hook(hook, hooks, loop)) for role, hook in hooks.items()}, **options)]
 
     async def hook(self, hook: Hook, hooks: Hooks, loop: Loop | None) -> FunctionTask:
-        """Open a set-up or a teardown."""
         return await self._open_function(_with_arguments(hook.function, hook_parameters(hook, hooks)), loop)
 
     async def scorer(self, scorer: Scorer, key: str, slots: int | None = None) -> OpenScorer:

@@ -100,7 +100,6 @@ class PendingTrials:
         return TrialWork(trial=trial.id, case=case, state=self._state.trials[trial.id])
 
     def _resume(self, work: TrialWork) -> TrialWork | None:
-        """Return what is left to do for a recorded trial, if anything."""
         state = work.state
         match state.stage:
             case "scoring":

@@ -49,8 +49,6 @@ _LIMIT_OF_JUDGE: Final = "limit its replies in Python with scorers.judge(MODEL, 
 
 @attrs.frozen
 class Plan:
-    """Settings, trials and rate-limit keys of a session."""
-
     settings: Settings
     trials: Iterable[Trial]
     run_started: RunStarted
@@ -60,15 +58,12 @@ class Plan:
     evaluation: Evaluation[Any, Any, Any]
     """The evaluation with the variants of this run."""
     keys: TaskKeys
-    """Rate-limit keys of the attempts."""
     variants: Sequence[str]
     """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
     chosen_slots: int | None = None
     """The slots that the user has chosen; None: they follow from known limits, if there are any."""
     workspace: "WorkspaceSource | None" = None
-    """What the workspaces of attempts are copied from."""
     replies: "Replies | None" = None
-    """The recorded replies that answer its calls."""
 
     def has_elastic_slots(self, key: str) -> bool:
         """Return whether the slots of a rate-limit key follow from its known limits."""
@@ -96,12 +91,9 @@ class Plan:
 
 @attrs.frozen
 class SelectedTrials:
-    """The trials of a run, with its evaluation and rate-limit keys."""
-
     evaluation: Evaluation[Any, Any, Any]
     """The evaluation with the variants of the run."""
     keys: TaskKeys
-    """Rate-limit keys of the attempts."""
     trials: Trials
 
 
@@ -119,7 +111,6 @@ def _estimates(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, 
 
 
 def is_done(state: RunState, options: Options) -> bool:
-    """Return whether there is nothing left to do in a run."""
     return state.outcome == "finished" and not (options.adopt or options.retry_failed)
 
 

@@ -56,7 +56,6 @@ class TaskKeys:
 
     @classmethod
     def of(cls, evaluation: Evaluation[Any, Any, Any], limit_key: str | None) -> "TaskKeys":
-        """Return the keys of an evaluation's attempts."""
         parameters, tasks = {name: variant.parameters for name, variant in evaluation.variants.items()}, evaluation.tasks
         by_variant = {} if limit_key is not None else _keys_by_variant(tasks)
         by_key: dict[str, object] = {}
@@ -66,11 +65,9 @@ class TaskKeys:
 
     @property
     def has_several(self) -> bool:
-        """Whether attempts may have different keys."""
         return self.limit_key is not None or len(self.tasks) > 1
 
     def key_of(self, case: Case, variant: str) -> str:
-        """Return the rate-limit key of a trial."""
         if self.limit_key is None:
             return self.by_variant[variant]
         parameters = self.parameters.get(variant, {})
@@ -229,7 +226,6 @@ def policy_maker(
     *,
     policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], KeyPolicy]:
-    """Return a function that makes the policy of a rate-limit key."""
     state = recorder.state
     make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.sessions.planned or None))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}

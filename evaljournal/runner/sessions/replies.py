@@ -199,8 +199,6 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
 
 @attrs.define(eq=False)
 class _Attempt:
-    """An attempt with recorded replies, and its misses."""
-
     _replies: Replies
     recorded: TrialReplies
     live_from: float
@@ -281,7 +279,6 @@ class ReplyDesk(StartGate):
         return is_call
 
     def leave(self, job: Job, *, is_answered: bool) -> None:  # noqa: ARG002  # as in `StartGate`
-        """Look up more calls."""
         self._event.set()
 
     def completed(self, work: TrialWork) -> None:  # noqa: ARG002  # as in `StartGate`
@@ -294,7 +291,6 @@ class ReplyDesk(StartGate):
         return 0 if self._is_busy or self._calls or has_trials else ANY_JOB
 
     async def run(self) -> None:
-        """Look up calls until the session ends."""
         while True:
             self._event = trio.Event()
             while jobs := self._next_jobs():
@@ -327,7 +323,6 @@ class ReplyDesk(StartGate):
             return exc
 
     async def _place(self, job: Job, ending: _Ending) -> None:
-        """Put a call into its lane."""
         goes_live = self._replies.settings.goes_live
         is_answered = ending is not None or not goes_live
         if isinstance(job, ScorerCall) and goes_live and not isinstance(ending, Exception):
@@ -355,7 +350,6 @@ class ReplayedCall:
         self.request = task.request
 
     async def call(self, trial: TrialWork, on_late: OnLateResult, /) -> Any:
-        """Return the recorded output that was found, or make the call if there is none."""
         reply = trial.permits[REPLAYED]
         if isinstance(reply, Exception):
             raise reply
@@ -378,7 +372,6 @@ class ReplayedJudge:
         self._task, self._version, self._replies = task, version, replies
 
     async def call(self, job: ScorerCall, on_late: OnLateResult, /) -> Any:
-        """Score an output."""
         if isinstance(recorded := job.permits[REPLAYED], Exception):
             raise recorded
         client = _RecordedClient(self._task.client, self._version, job.input, recorded, self._replies)
@@ -411,7 +404,6 @@ class _RecordedClient:
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], /, *, note_usage: Callable[[Mapping[str, Any]], None]
     ) -> Answer:
-        """Return the answer to messages."""
         asked = asked_of_judge(self._version, [str(message["content"]) for message in messages if message["role"] == "user"])
         scorer, trial = self._input.scorer, self._input.trial
         reply = self._replies.reply_to(self._recorded, trial, judge_name(scorer), asked)
@@ -425,15 +417,12 @@ class _RecordedClient:
 
 @attrs.frozen
 class RepliesLayer(Layer):
-    """Answers the calls of tasks from recorded replies."""
-
     _definitions: Mapping[str, object]
     """Those of the tasks, by variant."""
     _replies: Replies
     _in_thread: InThread
 
     def wrap(self, task: Task, variant: str) -> Task:
-        """Return a task that is answered from recorded replies."""
         if is_single_call(self._definitions[variant]):
             return ReplayedCall(task)
         return WrappedTask(task, self._replay)

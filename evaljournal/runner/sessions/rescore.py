@@ -78,7 +78,6 @@ class Rescoring(Session):
         self._total = self._scored_outputs = 0
 
     async def rescore(self) -> RescoreResult:
-        """Run the session."""
         outcome = await self.run()
         if outcome.stop_reason == "disk_full" and not self._all_outputs:  # Nothing counted what reached the disk.
             self._scored_outputs = self._total - sum(1 for _ in self._unscored_trials(outcome.state))
@@ -312,5 +311,4 @@ class _Outputs:
         return item
 
     def close(self) -> None:
-        """Record nothing."""
         self.is_closed = True

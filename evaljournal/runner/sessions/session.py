@@ -154,8 +154,6 @@ async def seal(path: Path, *, files: Files = DISK, in_thread: InThread = run_in_
 
 
 class Session:
-    """One session of a run of an evaluation."""
-
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
         self.evaluation = evaluation
         self.path = path
@@ -203,7 +201,6 @@ class Session:
             self._preparation_scope.cancel()
 
     async def run(self) -> Outcome:
-        """Run the session."""
         with ExitStack() as self._offline:
             return await self._run_session()
 

@@ -31,8 +31,6 @@ _NAME: Final = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]*")
 
 @attrs.frozen(kw_only=True)
 class SuiteEntry:
-    """An evaluation of a suite."""
-
     name: str
     reference: str
     """Where it is defined: `evals/capitals.py:capitals`, or the definition of an evaluation without code."""
@@ -42,8 +40,6 @@ class SuiteEntry:
 
 @attrs.frozen(kw_only=True)
 class Suite:
-    """A suite: its directory, and what its file has."""
-
     path: Path
     name: str
     settings: Mapping[str, Any]
@@ -58,7 +54,6 @@ class Suite:
         return {entry.name: self.path / entry.run for entry in self.entries}
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
         entries = [attrs.asdict(entry) for entry in self.entries]
         value = {"format": _FORMAT, "version": _VERSION, "name": self.name, "settings": self.settings, "evaluations": entries}
         return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -78,7 +73,6 @@ class Suite:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every evaluation has finished."""
         return all(segments.is_run(path) and run_finish(path) is not None for path in self.runs.values())
 
 
@@ -87,7 +81,6 @@ def _digest(content: bytes) -> str:
 
 
 def is_suite(path: Path) -> bool:
-    """Return whether a directory is a suite."""
     return os.path.lexists(path / FILE) and not segments.is_run(path)
 
 

@@ -131,7 +131,6 @@ class WorkspaceLayer(PhasesLayer):
         """Trial → the workspace of an attempt that has ended, until its trial is done."""
 
     def wrap(self, task: Task, variant: str) -> Task:
-        """Return a task whose attempts have workspaces."""
         return WrappedTask(task, partial(self._call, self._files[variant]))
 
     async def _call(self, files: Mapping[str, bytes], task: Task, work: TrialWork, on_late: OnLateResult) -> Any:

@@ -71,11 +71,9 @@ class Snapshot:
     subjects: Sequence[Mapping[str, Any]]
 
     def leaves(self) -> Iterator[dict[str, Any]]:
-        """Yield the leaves."""
         return self.values.leaves(self.state.trials, self.review.labels)
 
     def salter(self, secret: bytes) -> Salter:
-        """Return the function that gives the salts of the leaves and commitments."""
         heads = [subject["digest"][HEAD] for subject in self.subjects]
         return make_salter(secret, heads[0], "".join(heads[1:]))
 
@@ -264,7 +262,6 @@ def plan_statement(
 
 
 def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
-    """Return what of a run is not as it was planned."""
     started, state, planned = snapshot.started, snapshot.state, plan.predicate
     start = datetime.fromisoformat(state.sessions[0].at)
     is_equal = {
@@ -285,7 +282,6 @@ def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
 
 
 def check_plan(statement: Statement, plan: Statement) -> Iterator[Line]:
-    """Compare a statement with the plan that it refers to."""
     reference = statement.predicate.get("preRegistration", {}).get("value")
     is_equal = reference == sha256(plan.payload).hexdigest() and statement.claims == plan.claims
     yield Line.comparing("plan", is_equal, "the plan that the statement refers to")

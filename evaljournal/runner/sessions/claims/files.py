@@ -64,7 +64,6 @@ def make_secret(run: Path) -> bytes:
 
 
 def write_statement(statement: Statement, file: Path) -> None:
-    """Write a statement in its envelope."""
     write_atomically(file, [canonical(envelope(statement.payload, statement.signatures)), b"\n"])
 
 
@@ -116,7 +115,6 @@ def claim_summaries(run: Path, head: str) -> list[str]:
 
 
 def newest_statement(run: Path) -> Path:
-    """Return the file of the newest statement about a run."""
     if not (files := kept_statements(run)):
         raise UsageError(f"{run} has no claim", hint="make one with `evaljournal attest`")
     return files[-1]

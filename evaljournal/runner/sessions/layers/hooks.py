@@ -56,8 +56,6 @@ class PhasesLayer(Layer):
 
 
 class HooksLayer(PhasesLayer):
-    """Calls a set-up and a teardown around the task."""
-
     def __init__(
         self,
         hooks: Mapping[Role, tuple[Hook, FunctionTask]],
@@ -74,7 +72,6 @@ class HooksLayer(PhasesLayer):
         self._grace = grace
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
-        """Return a task with a set-up, a teardown, or both."""
         return WrappedTask(task, self._call)
 
     async def _call(self, task: Task, trial: TrialInput, on_late: OnLateResult) -> Any:

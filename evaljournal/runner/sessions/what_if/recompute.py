@@ -60,8 +60,6 @@ _START: Final = 1_800_000_000.0
 
 
 class _NoDisk(NullFiles):
-    """A disk that discards everything, and takes no time."""
-
     def pause(self, seconds: float = 0.0) -> None:
         """Return at once: the clock is virtual."""
 
@@ -86,8 +84,6 @@ def _seed_scheduler() -> None:
 
 
 class _Recomputation(Session):
-    """See the module."""
-
     def __init__(self, calls: RecordedCalls, limits: Mapping[str, Any] | None, slots: int | None) -> None:
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
@@ -213,7 +209,6 @@ class _Keys(TaskKeys):
     trials: Mapping[str, RecordedTrial]
 
     def key_of(self, case: Case, variant: str) -> str:  # noqa: ARG002  # the trial has it
-        """Return the recorded key of the trial of a case."""
         return self.trials[case.input].key
 
 
@@ -241,7 +236,6 @@ class RecordedTask:
 
     @asynccontextmanager
     async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
-        """Return this object: nothing has to be opened."""
         await trio.lowlevel.checkpoint()
         yield self
 

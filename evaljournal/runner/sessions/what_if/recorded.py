@@ -70,8 +70,6 @@ class RecordedAttempt:
 
 @attrs.define(eq=False)
 class RecordedTrial:
-    """What was recorded of the attempts and scorer calls of a trial."""
-
     key: str = ""
     """Its rate-limit key."""
     calls: dict[str, list[RecordedAttempt]] = attrs.field(factory=dict[str, list[RecordedAttempt]])
@@ -93,8 +91,6 @@ class _Running:
 
 
 class RecordedCalls:
-    """The calls of a run; see the module."""
-
     def __init__(self, state: RunState) -> None:
         self.state = state
         """That of the run, up to the record before the next one."""
@@ -114,7 +110,6 @@ class RecordedCalls:
         """Trial → the steps of interrupted attempts, which a later one may reuse."""
 
     def apply(self, record: Record) -> None:
-        """Add the next record."""
         event = record.event
         match event:
             case events.AttemptStarted():

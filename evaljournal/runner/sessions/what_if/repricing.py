@@ -52,7 +52,6 @@ class Repricing:
     """Trials whose attempt in flight, or whose judge (True), uses a line of a batch."""
 
     def apply(self, record: Record) -> None:
-        """Add the usage of the next record."""
         event = record.event
         match event:
             case events.AttemptStarted():
@@ -72,7 +71,6 @@ class Repricing:
                 pass
 
     def usage_of(self, step: events.StepCompleted | RecordedReply) -> Any:
-        """Return the usage of a step."""
         return self._of_reply(step.usage, step.output, model_of(step), is_inner=True)
 
     def _mark(self, trial: str, batch: int, *, is_judge: bool) -> None:
@@ -187,7 +185,6 @@ class LiveEstimate:
     _longest: int = 0
 
     def add(self, steps: Collection[RecordedReply], repricing: Repricing) -> None:
-        """Add the steps of a trial."""
         length = max((step.step for step in steps), default=0)
         self._longest = max(self._longest, length)
         self.trials += length >= self.rewrite.from_step

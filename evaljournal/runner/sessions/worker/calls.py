@@ -58,8 +58,6 @@ _MAX_STEP: Final = MAX_FRAME - 64
 
 
 class Connection(Protocol):
-    """The frames from and to the session."""
-
     def send(self, frame: bytes, /) -> None:
         """Send a frame, from any thread."""
         ...
@@ -70,7 +68,6 @@ class Connection(Protocol):
 
 
 def serve(connection: Connection, opening: bytes) -> None:
-    """Load the evaluation that the first frame names, and serve the session until it ends."""
     session = open_evaluation(connection, opening, _load)
     if session is not None:
         trio.run(Calls(connection, *session).run)
@@ -160,7 +157,6 @@ class _RemoteGate:
         return NO_ADMISSION if not can_wait or call[:3] in self._silent_keys else None
 
     async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
-        """Wait until the session admits a call, and records what it waited."""
         answer = await self._ask(self._frame(step, call))
         if error := answer.get("error"):
             raise OverLimit(error)
@@ -169,7 +165,6 @@ class _RemoteGate:
         return NO_ADMISSION
 
     async def wait_again(self, step: int, failure: Failure) -> float | None:
-        """Wait until the session lets a call that was rejected be sent again."""
         frame = {"again": self._number, "step": step, "category": failure.category, "retry_after": failure.retry_after}
         answer = await self._ask(frame)
         waited: float | None = answer["waited"]
@@ -179,7 +174,6 @@ class _RemoteGate:
         return {"admit": self._number, "step": step, "call": [*call[:3], *call.size]}
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
-        """Send the head of a reply to the session."""
         if (relevant_headers := limit_headers(status, headers)) is not None:
             self._silent_keys.clear()
             self._send(orjson.dumps({"reply": self._number, "step": step, "status": status, "headers": relevant_headers}))
@@ -189,8 +183,6 @@ class _RemoteGate:
 
 
 class Calls:
-    """The calls in flight."""
-
     def __init__(self, connection: Connection, evaluation: AnyEvaluation, opening: dict[str, Any]) -> None:
         self._send = connection.send
         self._connection = connection
@@ -211,7 +203,6 @@ class Calls:
         self._scorers: dict[str, OpenScorer] = {}
 
     async def run(self) -> None:
-        """Serve the session until it ends."""
         self._token = trio.lowlevel.current_trio_token()
         send, receive = trio.open_memory_channel[Any](math.inf)
 
@@ -311,7 +302,6 @@ class Calls:
         retry: Retry,
         encode_result: Callable[[int, Any], bytes],
     ) -> None:
-        """Make a call and report its end; `encode_result` encodes its result."""
         phase = "task"
 
         def send_note(values: dict[str, Any]) -> None:
