@@ -31,6 +31,7 @@ from evaljournal.runner.steps.attempt_steps import (
     AttemptEnded,
     AttemptSteps,
     CallAdmission,
+    CallGate,
     LimitedCall,
     OverLimit,
 )
@@ -92,6 +93,11 @@ class RemoteCall:
     rejected_seconds: float = 0.0
     """Seconds that its model calls have waited after they were rejected."""
 
+    @property
+    def gate(self) -> CallGate | None:
+        """Where its model calls wait for rate limits; None: nowhere."""
+        return None if self.steps is None else self.steps.gate
+
     def count(self, kind: Literal["notes", "steps", "syncs", "admissions", "rejections", "replies"], number: int = 1) -> None:
         """Count what its worker sent; raise `InvalidFrame` if it is too much."""
         self._counts[kind] = count = self._counts.get(kind, 0) + number
@@ -128,8 +134,8 @@ class RemoteCall:
     def read_reply(self, fields: dict[str, Any]) -> None:
         """Read the rate limits in the head of the reply to a model call in the worker."""
         self.count("replies")
-        if self.steps is not None and self.steps.gate is not None:
-            self.steps.gate.read(*parse_reply(fields))
+        if self.gate is not None:
+            self.gate.read(*parse_reply(fields))
 
     def _end_step(self, event: StepCompleted | StepFailed) -> StepCompleted | StepFailed:
         """Return the end of a step with what is known here: the longest time that it can have taken, and its admission."""
@@ -139,8 +145,8 @@ class RemoteCall:
         admission = admission._replace(waited=admission.waited + min(max(event.waited, 0.0), self.rejected_seconds))
         if admission != (event.key, event.need, event.waited):
             changes |= admission._asdict()
-        if isinstance(event, StepCompleted) and self.steps is not None and self.steps.gate is not None:
-            self.steps.gate.end(event.step, event.usage)
+        if isinstance(event, StepCompleted) and self.gate is not None:
+            self.gate.end(event.step, event.usage)
         return evolve_fact(event, **changes) if changes else event
 
     def end(self, outcome: Any) -> None:
@@ -245,8 +251,8 @@ class Workers:
         There is no journal yet that could record the reason for the wait, so it is printed.
         """
         self._grow()
-        for _ in range(int(self._size)):
-            self._start()
+        self._start(int(self._size))
+
         started_at = trio.current_time()
         report_at = started_at + FIRST_REPORT_DELAY
         while len(self._workers) < (count := max(1, int(self._size))) and self._problem is None:
@@ -265,8 +271,7 @@ class Workers:
         self._begin = orjson.dumps({"begin": run})
         for worker in self._workers:
             worker.pipe.send(self._begin)
-        for _ in range(self._pool.spares):
-            self._start()
+        self._start(self._pool.spares)
 
     @property
     def has_room(self) -> bool:
@@ -371,12 +376,12 @@ class Workers:
         """Double the workers if all places are taken, up to the need of the slots; not if the pool has a fixed number."""
         if self._size == 0 and not self.has_room and not self.is_stopping():
             count = len(self._workers)
-            for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting_count):
-                self._start()
+            self._start(int(min(max(1, count), self._max_workers - count)) - self._starting_count)
 
-    def _start(self) -> None:
-        self._starting_count += 1
-        self._nursery.start_soon(self._run_worker, next(self._numbers))
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            self._starting_count += 1
+            self._nursery.start_soon(self._run_worker, next(self._numbers))
 
     async def _run_worker(self, number: int) -> None:
         worker: Worker | None = None
@@ -462,7 +467,7 @@ class Workers:
     async def _admit(self, worker: Worker, question: int, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
         """Report to the worker when a model call may start, or why it never can."""
         answer: dict[str, Any] = {"silent": True}
-        if call.steps is not None and (gate := call.steps.gate) is not None:
+        if (gate := call.gate) is not None:
             try:
                 admission = gate.admit_now(step, limited_call, can_wait=True)
                 answer = {"silent": admission is not None}
@@ -474,7 +479,7 @@ class Workers:
     async def _wait_again(self, worker: Worker, question: int, step: int, failure: Failure, call: RemoteCall) -> None:
         """Report to the worker when a model call that was rejected may be sent again."""
         waited = None
-        if call.steps is not None and (gate := call.steps.gate) is not None:
+        if (gate := call.gate) is not None:
             with suppress(AttemptEnded):
                 waited = await gate.wait_again(step, failure)
         call.rejected_seconds += waited or 0.0
@@ -522,9 +527,7 @@ class Workers:
         if has_failed and not (self._begin and (self._workers or self._starting_count)):
             self._fail(problem)
         elif not has_failed and not self.is_stopping():
-            missing_count = int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting_count
-            for _ in range(missing_count):
-                self._start()
+            self._start(int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting_count)
             self._grow()
 
     def _with_advice(self, problem: str) -> str:
