@@ -5,7 +5,7 @@ Starting a run and resuming one differ only in what the journal already records.
 
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -201,43 +201,37 @@ class Session:
             self._preparation_scope.cancel()
 
     async def run(self) -> Outcome:
-        with ExitStack() as self._offline:
-            return await self._run_session()
-
-    async def _run_session(self) -> Outcome:
+        options = self.options
         self._token = trio.lowlevel.current_trio_token()
-        if self._interrupts:
-            self._handle_interrupt()
-        preparation: tuple[RunState, Plan | None] | None = None
-        with self._preparation_scope:
-            preparation = await self._prepare()
-        if preparation is None or self._interrupts:
-            raise KeyboardInterrupt  # Nothing was written.
-        state, plan = preparation
-        if plan is None:
-            is_finished, options = state.outcome == "finished", self.options
-            head = await seal(self.path, files=options.files, in_thread=options.in_thread) if is_finished else None
-            return attrs.evolve(self._already_done(state), head=head or state.head)
-        if plan.settings.workers is None:
-            await self._wait(self.options.wait_ready)
-            return await self._run_at_free_path(state, plan)
-        workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, self.options.task)
-        async with workers.open():
-            await self._wait(workers.wait_ready)  # Before anything is written.
-            await self._wait(self.options.wait_ready)
+
+        async with AsyncExitStack() as stack:
+            state, plan = await self._before_writing(partial(self._prepare, stack))
+            if plan is None:
+                is_finished = state.outcome == "finished"
+                head = await seal(self.path, files=options.files, in_thread=options.in_thread) if is_finished else None
+                return attrs.evolve(self._already_done(state), head=head or state.head)
+
+            workers = None
+            if plan.settings.workers is not None:
+                workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, options.task)
+                await stack.enter_async_context(workers.open())
+                await self._before_writing(workers.wait_ready)
+            if options.wait_ready is not None:
+                await self._before_writing(options.wait_ready)
             return await self._run_at_free_path(state, plan, workers)
 
-    async def _wait(self, wait: Callable[[], Awaitable[object]] | None) -> None:
-        """Wait for something before anything is written; raise KeyboardInterrupt if the session is interrupted meanwhile."""
-        if wait is None:
-            return
+    async def _before_writing(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call before anything is written; raise KeyboardInterrupt if the session was interrupted by its end."""
         self._preparation_scope = trio.CancelScope()
+        if self._interrupts:
+            self._handle_interrupt()
         with self._preparation_scope:
-            await wait()
-        if self._preparation_scope.cancelled_caught or self._interrupts:
-            raise KeyboardInterrupt
+            result = await call()
+            if not self._interrupts:
+                return result
+        raise KeyboardInterrupt
 
-    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: "Workers | None" = None) -> Outcome:
+    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: "Workers | None") -> Outcome:
         """Run the session at its path, or at the next one that no other process takes."""
         clock = Clock(self.options.wall)
         while True:
@@ -248,7 +242,7 @@ class Session:
                     raise
                 self.path = self.options.next_path()  # With the same plan: its cases may be readable only once.
 
-    async def _prepare(self) -> tuple[RunState, Plan | None]:
+    async def _prepare(self, stack: AsyncExitStack) -> tuple[RunState, Plan | None]:
         """Read the journal and plan the session; nothing is written."""
         add_environment()
         self._environment = await self._in_thread(self.options.environment)
@@ -257,7 +251,7 @@ class Session:
         if effective_settings(self.evaluation.settings, self.overrides, recorded_settings)[0].offline:
             from evaljournal.runner.steps.replies.offline import offline  # noqa: PLC0415  # few runs need it
 
-            self._offline.enter_context(offline())
+            stack.enter_context(offline())
         plan = await self._in_thread(lambda: self._plan(state))
         if plan is not None:
             self._batches(plan, state)
