@@ -54,19 +54,17 @@ from evaljournal.runner.steps.replies.recorded import (
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
 
+if TYPE_CHECKING:
+    from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
+
 _Ending = RecordedReply | TrialReplies | Exception | None
 """The reply to the call of an attempt, what is recorded for the trial of a judge's, or the error that ends it."""
 _LOOKED_UP: Final = 100
 """Calls that are looked up at a time."""
-if TYPE_CHECKING:
-    from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
-
 _WITHOUT_BATCHES: Final[Mapping[str, Any]] = {"batch": False, "batch_fallback": False, "batch_tokens": None}
 """Settings of a session with recorded replies: nothing is sent in batches."""
 _WITHOUT_GATES: Final[Mapping[str, Any]] = {"limits": None, "budget": None, "policy": "fixed"}
 """Those of a session that makes no call: nothing keeps an attempt from starting."""
-RECORDED_SOURCES = "reply_sources"
-"""The recorded setting with the identities of the sources, which a resumed run must find again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -133,7 +131,7 @@ def open_replies(
     sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
     replies = Replies(sources=sources, settings=settings) if sources else None
     if state.started is not None:
-        _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
+        _check_sources(state.settings.get("reply_sources"), replies, path)
     if replies is None:
         return None, settings, ()
     _check_answerable(evaluation, settings)
@@ -216,10 +214,12 @@ class _Attempt:
         if (reply := self._replies.pooled(key, self._used | own)) is not None:
             self._used.add(reply.head)
             return reply
+
         # What precedes the first live step must be as recorded.
         goes_live = self._replies.settings.goes_live and self._replies.before == math.inf
         if goes_live or self._is_failing_tool(step, key):
             return None
+
         unused = [reply for _, reply in steps.available_results if isinstance(reply, RecordedReply)]
         unused += [reply for reply in self.recorded.steps if reply.error]
         names, rules = self._replies.names, steps.key_rules
@@ -296,6 +296,7 @@ class ReplyDesk(StartGate):
             while jobs := self._next_jobs():
                 self._is_busy = True
                 endings = await self._in_thread(partial(list[_Ending], map(self._find, jobs)))
+
                 for job, ending in zip(jobs, endings, strict=True):
                     await self._place(job, ending)
                 self._is_busy = False
