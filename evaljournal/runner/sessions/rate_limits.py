@@ -121,17 +121,15 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys) -> dict[str, str]:
     Scorers that call the same model of an endpoint with the same API key share a rate-limit key. If the task calls it, too, and
     has no `limit_key`, they share the task's key.
     """
-    shared_keys: dict[tuple[str, str], str] = {}
+    shared_keys: dict[tuple[str | None, str], str] = {}
+    for key, task in tasks.tasks.items() if tasks.limit_key is None else ():
+        shared_keys.setdefault((_identity(task), _model(task)), key)
+
     keys: dict[str, str] = {}
     for scorer in scorers:
         identity, own_key = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
-        if identity is None:
-            keys[scorer.name] = own_key
-        else:
-            limit = identity, _model(scorer.function)
-            tasks_by_key = {} if tasks.limit_key is not None else tasks.tasks
-            keys_of_tasks = [key for key, task in tasks_by_key.items() if (_identity(task), _model(task)) == limit]
-            keys[scorer.name] = keys_of_tasks[0] if keys_of_tasks else shared_keys.setdefault(limit, own_key)
+        limit = identity, _model(scorer.function)
+        keys[scorer.name] = own_key if identity is None else shared_keys.setdefault(limit, own_key)
     return keys
 
 
