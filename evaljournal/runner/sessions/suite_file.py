@@ -113,11 +113,11 @@ def read_suite(path: Path) -> Suite:
 
 
 def _entry(path: Path, value: Any) -> SuiteEntry:
-    fields: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    texts = [fields.get(field.name) for field in attrs.fields(SuiteEntry)]
-    if not all(isinstance(text, str) for text in texts) or not _NAME.fullmatch(str(fields["run"])):
+    recorded: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    fields: dict[str, Any] = {field.name: recorded.get(field.name) for field in attrs.fields(SuiteEntry)}
+    if not all(isinstance(text, str) for text in fields.values()) or not _NAME.fullmatch(str(fields["run"])):
         raise BlobDamaged(path, FILE, "has an invalid evaluation")
-    return SuiteEntry(**{field.name: fields[field.name] for field in attrs.fields(SuiteEntry)})
+    return SuiteEntry(**fields)
 
 
 def newest_suite(directory: Path = RUNS) -> Path | None:
