@@ -19,6 +19,7 @@ from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 
 _MAX_EXAMPLES: Final = 5
+_PLAIN_SETTINGS: Final = tuple(field.name for field in attrs.fields(Settings) if field.name != "retry")
 _MERGED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "budget": partial(parse_budget, "budget"),
     "budget_per_trial": partial(parse_budget, "budget_per_trial"),
@@ -41,7 +42,6 @@ def effective_settings(
 
     Precedence: `overrides`, then those of earlier sessions (in `recorded_settings`), then `own_settings` of the evaluation.
     """
-    names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
     recorded_values = recorded_overrides(recorded_settings)
     recorded_numbers = recorded_values.pop("retry", {})
     earlier_settings = {name: value for name, value in recorded_values.items() if name not in overrides or name in _MERGED}
@@ -57,7 +57,7 @@ def effective_settings(
     except (UsageError, TypeError) as exc:
         raise InvalidSetting(exc) from exc
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
-    names = [name for name in names if name in earlier_settings or name in overrides]
+    names = [name for name in _PLAIN_SETTINGS if name in earlier_settings or name in overrides]
     merged = {name: parse(overrides[name], getattr(settings, name)) for name, parse in _MERGED.items() if name in overrides}
     return settings.with_values({**overrides, **merged}), names + [
         f"retry.{name}" for name in NUMERIC_FIELDS if name in retry_names
@@ -71,8 +71,7 @@ def recorded_overrides(recorded_settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     recorded_names = recorded_settings.get("overridden")
     names = recorded_names if isinstance(recorded_names, list) else []
-    fields = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
-    values = {name: recorded_settings[name] for name in fields if name in names and name in recorded_settings}
+    values = {name: recorded_settings[name] for name in _PLAIN_SETTINGS if name in names and name in recorded_settings}
     retry = recorded_settings.get("retry")
     numbers = retry if isinstance(retry, Mapping) else {}
     numbers = {name: numbers[name] for name in NUMERIC_FIELDS if f"retry.{name}" in names and name in numbers}
