@@ -264,8 +264,9 @@ class Calls:
         set_attachments(attachments_of({AttemptSteps: steps, StepRecorder: DurableSteps()}))
         value = fields["input"] if "input" in fields else _TrialInput(fields["trial"], Case(**fields["case"]))
         with set_gateway_env(fields.get("gateway_env", {})):
+            encode_output = partial(self._encode_output, number)
             await self._run_call(
-                number, self._tasks[fields["variant"]], value, scope, retry=self._retry, encode_result=self._encode_output
+                number, self._tasks[fields["variant"]], value, scope, retry=self._retry, encode_result=encode_output
             )
 
     async def _score(self, number: int, fields: dict[str, Any], scope: trio.CancelScope) -> None:
@@ -282,7 +283,7 @@ class Calls:
             cost=fields["cost"],
         )
 
-        def encode_scores(_: int, value: Any) -> bytes:
+        def encode_scores(value: Any) -> bytes:
             scores, name = open_scorer.scorer.scores(value), open_scorer.scorer.name
             if name in scores:
                 return _end_frame(number, score_fields(scores[name]))
@@ -300,7 +301,7 @@ class Calls:
         scope: trio.CancelScope,
         *,
         retry: Retry,
-        encode_result: Callable[[int, Any], bytes],
+        encode_result: Callable[[Any], bytes],
     ) -> None:
         phase = "task"
 
@@ -316,7 +317,7 @@ class Calls:
         with scope:
             try:
                 if is_started:
-                    end_frame = encode_result(number, await task.call(value, lambda _: thread_ended.set()))
+                    end_frame = encode_result(await task.call(value, lambda _: thread_ended.set()))
             except trio.Cancelled:
                 raise
             except BaseException as exc:  # noqa: BLE001  # reported
