@@ -19,6 +19,7 @@ from evaljournal.runner.calls import Billed, OpenableTask
 from evaljournal.runner.calls.function import Loop, check_threads, resolve_loop
 from evaljournal.runner.calls.prices import BATCH
 from evaljournal.runner.calls.recorded_output import RecordedOutput
+from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Dataset, Trials
 from evaljournal.runner.data.fingerprint import unwrap_partial
@@ -32,6 +33,7 @@ from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError, command
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.runs.changes import case_changes, differences, effective_settings
 from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.options import Options
@@ -108,6 +110,19 @@ def _estimates(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, 
         if not scorer.is_local:
             judge: object = scorer.function
             yield scorer.name, dict(judge.estimate(case, output_tokens, *tiers)) if isinstance(judge, Billed) else {}
+
+
+def scheduling_settings(recorded: Mapping[str, Any], **others: Any) -> Settings:
+    """Return the recorded settings that decide when calls start, and `others`; a custom policy is replaced."""
+    policy, seed, timeout = (recorded.get(name) for name in ("policy", "seed", "timeout"))
+    fields: dict[str, Any] = {
+        "policy": policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
+        "seed": seed if isinstance(seed, int) else 0,
+        "timeout": timeout if isinstance(timeout, int | float) else None,
+        "limits": recorded.get("limits"),
+        "retry": Retry.from_settings(recorded) if "retry" in recorded else Retry(),
+    }
+    return Settings(**fields | others)
 
 
 def is_done(state: RunState, options: Options) -> bool:

@@ -17,7 +17,6 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.readers.reader import fetch, read
 from evaljournal.replay import RunState, TrialState, fold
 from evaljournal.replay.state.scorer_calls import PAIRWISE
-from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import check_name
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
@@ -26,10 +25,9 @@ from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.errors import UsageError, suggest
-from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.runs.changes import examples
 from evaljournal.runner.scorers.scorer import Scorer
-from evaljournal.runner.sessions.plan import Plan
+from evaljournal.runner.sessions.plan import Plan, scheduling_settings
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_slots
 from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.sessions.set_ups import recorded_case
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from evaljournal.runner.scorers.pairwise import OtherRun
 
 _BATCHES: Final = ("batch", "batch_fallback", "batch_tokens", "batch_poll")
+_NO_TASKS: Final = TaskKeys(None, {}, {}, {})
 
 
 @attrs.frozen
@@ -115,14 +114,14 @@ class Rescoring(Session):
             raise UsageError(f"{self.path} has no open batches; remove --cancel")
         if not trials and not state.batches.lines.open:
             return None
-        settings, keys = _settings(state.settings), TaskKeys(None, {}, {}, {})
+        settings = scheduling_settings(state.settings)
         settings = settings.with_values({name: self.overrides[name] for name in _BATCHES if name in self.overrides})
         self._check_batches(settings)
         if any(scorer.workers for scorer in scorers.values()):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
-        slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
+        slots = scorer_slots(scorers, _NO_TASKS, self.overrides.get("slots"))
         new_start = evolve_fact(recorded_start, trials=state.sessions.planned, settings={"scorer_slots": slots})
-        return Plan(settings, (), new_start, slots, self.evaluation, keys, (), chosen_slots=self.overrides.get("slots"))
+        return Plan(settings, (), new_start, slots, self.evaluation, _NO_TASKS, (), chosen_slots=self.overrides.get("slots"))
 
     def _check_workspaces(self, state: RunState, trials: Sequence[str]) -> None:
         """Raise a `UsageError` if a command scores workspaces, and one was removed."""
@@ -211,7 +210,7 @@ class Cleaning(Rescoring):
         if state.started is None:
             raise UsageError(f"{self.path} was interrupted before its definition was recorded; there is nothing to clean")
         new_start = evolve_fact(state.started, trials=state.sessions.planned, settings={"scorer_slots": {}})
-        return Plan(_settings(state.settings), (), new_start, {}, self.evaluation, TaskKeys(None, {}, {}, {}), ())
+        return Plan(scheduling_settings(state.settings), (), new_start, {}, self.evaluation, _NO_TASKS, ())
 
     def _unscored_trials(self, _: RunState) -> Iterator[tuple[str, frozenset[str]]]:
         return iter(())
@@ -243,18 +242,6 @@ def pairwise_evaluation(
         for scorer_name, scorer in pairwise_scorers(name, judge, other_run):
             pairwise.score(name=scorer_name)(scorer)
     return pairwise, other_run
-
-
-def _settings(recorded_settings: Mapping[str, Any]) -> Settings:
-    """Return the recorded settings that a re-scoring needs; a custom policy is replaced."""
-    policy, seed, timeout = (recorded_settings.get(name) for name in ("policy", "seed", "timeout"))
-    return Settings(
-        policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
-        seed=seed if isinstance(seed, int) else 0,
-        timeout=timeout if isinstance(timeout, int | float) else None,
-        limits=recorded_settings.get("limits"),
-        retry=Retry.from_settings(recorded_settings) if "retry" in recorded_settings else Retry(),
-    )
 
 
 def _is_finished(state: RunState) -> bool:

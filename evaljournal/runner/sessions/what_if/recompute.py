@@ -29,18 +29,16 @@ from evaljournal.replay.state.steps import REUSES
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.identity import rate_limit_identity
 from evaljournal.runner.calls.notes import engine_note
-from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
 from evaljournal.runner.retries.classify import Description, RemoteError
-from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.null_files import NullFiles
-from evaljournal.runner.sessions.plan import Plan
+from evaljournal.runner.sessions.plan import Plan, scheduling_settings
 from evaljournal.runner.sessions.rate_limits import ASYNC_SLOTS, TaskKeys
 from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.sessions.what_if.recorded import InnerCall, RecordedAttempt, RecordedCalls, RecordedTrial
@@ -160,14 +158,11 @@ def _enqueued(recorded: RunState, names: Iterable[str]) -> Iterator[Trial]:
 
 
 def _settings(recorded: Mapping[str, Any], limits: Mapping[str, Any] | None, slots: int | None) -> Settings:
-    """Return the recorded settings that decide when calls start; a policy of the user is replaced."""
-    policy, seed, timeout, reuse = (recorded.get(name) for name in ("policy", "seed", "timeout", "reuse_steps"))
-    return Settings(
+    """Return the recorded settings that decide when calls start."""
+    reuse = recorded.get("reuse_steps")
+    return scheduling_settings(
+        recorded,
         slots=slots or recorded.get("slots") or ASYNC_SLOTS,
-        timeout=timeout if isinstance(timeout, int | float) else None,
-        retry=Retry.from_settings(recorded) if "retry" in recorded else Retry(),
-        policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
-        seed=seed if isinstance(seed, int) else 0,
         limits=recorded.get("limits") if limits is None else limits,
         stop_on_same_error=None,
         record_requests=False,
