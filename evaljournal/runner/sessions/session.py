@@ -385,13 +385,15 @@ class Session:
         state, reason, detail = recorder.state, executor.shutdown.reason, executor.shutdown.detail
         is_planned = 0 < state.totals.total == state.sessions.planned
         is_partial = bool(self.only_variants) or self.options.trials is not None
-        is_complete = is_planned or (trials.is_closed and not is_partial)  # The last trial may end after a stop.
-        if is_partial and reason is None and not (is_complete and state.totals.done == state.totals.total):
+        is_complete = is_planned or (trials.is_closed and not is_partial)
+        is_finished = is_complete and state.totals.done == state.totals.total  # The last trial may end after a stop.
+
+        if is_partial and reason is None and not is_finished:
             parts = (
                 f"{', '.join(self.only_variants)} ran; other variants" if self.only_variants else "selected trials ran; others"
             )
             reason, detail = "interrupted", f"only {parts} are not finished"
-        if reason is None or (is_complete and state.totals.done == state.totals.total and reason != "dataset_failed"):
+        if reason is None or (is_finished and reason != "dataset_failed"):
             recorder.finish()
             return Outcome(self.path, state, recorder.journal.head, "", "")
         share = self.options.budget_share if reason == "budget" else None
