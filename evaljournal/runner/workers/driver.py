@@ -116,6 +116,7 @@ class RemoteCall:
             event = decode({**fields, "trial": self.steps.trial, "attempt": self.steps.attempt})
         except (TypeError, KeyError, ValueError, JournalError) as exc:
             raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
+
         if not isinstance(event, StepEvent):
             raise InvalidFrame("it sent an event that is not a step")
         if event.step in self._steps_ended or event.step > _MAX_STEP:
@@ -128,6 +129,7 @@ class RemoteCall:
             if event.continues and event.continues not in self._steps_ended:
                 raise InvalidFrame(f"it sent a step that continues step {event.continues}")
             event = self._end_step(event)
+
         self._steps_ended.add(event.step)
         self.steps.record(event)
 
@@ -206,6 +208,7 @@ class Workers:
         self._places = places
         self._grace = grace
         self._stop_grace = min(stop_grace, grace)
+
         self._nursery: trio.Nursery
         self._start_worker: StartWorker
         self._numbers, self._calls = itertools.count(1), itertools.count(1)
@@ -220,11 +223,13 @@ class Workers:
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
         """Whether workers may be draining for such jobs."""
+
         self._starting_count = 0
         self._failed_starts = 0
         self._begin = b""
         self._problem: UsageError | None = None
         self._change_event = trio.Event()
+
         self.on_room: Callable[[], None] = lambda: None
         """Called when a job may find a place."""
         self.on_problem: Callable[[str], None] = lambda _: None
@@ -313,6 +318,7 @@ class Workers:
         """Give free workers to jobs that need one of their own, or drain some for them: one worker, or at most half of them."""
         if not self._jobs_for_own_worker and not self._is_draining:
             return
+
         limit = max(1, len(self._workers) // 2)
         while self._jobs_for_own_worker and sum(worker.owner is not None for worker in self._workers) < limit:
             worker = next((worker for worker in self._workers if not worker.places_used), None)
@@ -322,6 +328,7 @@ class Workers:
             self.places[job] = worker
             worker.owner, worker.places_used, worker.is_draining = job, 1, False
             on_reserved()
+
         for worker in sorted(self._workers, key=lambda worker: worker.places_used):
             reserved_workers = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
             worker.is_draining = bool(self._jobs_for_own_worker) and (
@@ -356,6 +363,7 @@ class Workers:
         finally:
             worker.calls.pop(number, None)
             self.release(job)
+
         if call.outcome is CANCELLED:
             raise WorkerEnded("worker_lost", "the worker ended the call")
         if isinstance(call.outcome, BaseException):
@@ -390,6 +398,7 @@ class Workers:
         except WorkerDied as exc:
             self._handle_end(None, exc.detail)
             return
+
         try:
             pipe.send(self._opening)
             with trio.move_on_after(START_TIMEOUT) as start:
@@ -424,6 +433,7 @@ class Workers:
             message = fields.get("rejected")
             self._fail(message if isinstance(message, str) else self._with_advice("a worker did not report that it is ready"))
             return None
+
         self._starting_count -= 1
         worker = Worker(pipe.name or str(report.get("name"))[:200], pipe, self._places)
         if self._begin:
@@ -440,6 +450,7 @@ class Workers:
         call = worker.calls.get(number) if isinstance(number, int) else None
         if call is None:
             return
+
         match kind:
             case "end":
                 call.end(parse_end(fields))
@@ -508,11 +519,13 @@ class Workers:
         self.on_end(worker.name, reason, detail)
         for call in worker.calls.values():
             call.end(WorkerEnded(reason, detail))
+
         for workers in (self._workers, self._spares):
             if worker in workers:
                 workers.remove(worker)
         if self._spares and len(self._workers) < self._size:
             self._workers.append(self._spares.pop())
+
         if not worker.has_run_call and trio.current_time() < worker.ready_at + FAILED_START_WINDOW:
             self._failed_starts += 1
         self._start_missing(f"a worker ended before it ran anything ({detail})")

@@ -119,6 +119,7 @@ def parse_end(fields: dict[str, Any]) -> Any:
         return _parse_scores(fields["scores"])
     if fields.get("cancelled"):
         return CANCELLED
+
     try:
         failure, error = fields["failure"], fields["error"]
         retry_after, category, stop_reason = failure["retry_after"], failure["category"], failure["stop_reason"]
@@ -126,6 +127,7 @@ def parse_end(fields: dict[str, Any]) -> Any:
         texts = {name: error[name] for name in ("type", "message", "traceback", "location")}
     except (KeyError, TypeError) as exc:
         raise InvalidFrame("it sent the end of a call without an outcome") from exc
+
     is_valid = (
         category in get_args(FailureCategory)
         and stop_reason in (None, "unauthorized", "quota")
@@ -134,6 +136,7 @@ def parse_end(fields: dict[str, Any]) -> Any:
     )
     if not is_valid:
         raise InvalidFrame("it sent an invalid failure")
+
     wait = None if retry_after is None else float(retry_after)
     return RemoteError(
         Failure(category=category, retry_after=wait, stop_reason=stop_reason, resets=resets), Description(**texts)

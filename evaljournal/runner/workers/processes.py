@@ -80,6 +80,7 @@ class ProcessPipe:
                 self._chunks_read += 1
                 if lines := splitter.split(bytes(chunk)):
                     yield lines
+
         with trio.move_on_after(EXIT_TIMEOUT) as timeout:
             await self._process.wait()
         if timeout.cancelled_caught:

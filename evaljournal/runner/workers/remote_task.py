@@ -18,6 +18,7 @@ async def call_in_worker(workers: Workers, variant: str, task: Task, work: Any, 
     steps = current_steps()
     assert steps is not None
     results = steps.available_results
+
     fields: dict[str, Any] = {"variant": variant, "trial": work.trial, "attempt": steps.attempt}
     if task.takes_trial:
         fields["case"] = _case_fields(work.case)
@@ -27,6 +28,7 @@ async def call_in_worker(workers: Workers, variant: str, task: Task, work: Any, 
         fields["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
     if environment := gateway_env():
         fields["gateway_env"] = environment
+
     reusable_seqs = frozenset(result.seq for _, result in results)
     return await workers.call(work, {"call": fields}, RemoteCall(note_sink(), steps, reusable_seqs))
 
