@@ -50,12 +50,14 @@ def effective_settings(
     if isinstance(workers, Mapping) and workers.get("kind") != "processes":
         kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
         raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
+
     retry = overrides.get("retry", {})
     numbers: dict[str, Any] = recorded_numbers if isinstance(retry, Mapping) else {}
     try:
         settings = own_settings.with_values({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
         raise InvalidSetting(exc) from exc
+
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
     names = [name for name in _PLAIN_SETTINGS if name in earlier_settings or name in overrides]
     merged = {name: parse(overrides[name], getattr(settings, name)) for name, parse in _MERGED.items() if name in overrides}
@@ -111,8 +113,10 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
     ]
     file_changes = [f"{printable(path)} {_FILE_CHANGES[change]}" for path, change in new_values.get("files", {}).items()]
     variant_changes = _variant_changes(variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition))
+
     definitions = _without_code(old_start.definition), _without_code(new_start.definition)
     diff = [f"  {line}" for line in definition_diff(*definitions)] if new_values else []
+
     old_settings = {**OMITTED_DEFAULTS, **settings}
     new_settings = {**OMITTED_DEFAULTS, **{name: value for name, value in new_start.settings.items() if value is not None}}
     setting_changes = [
@@ -120,6 +124,7 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
         for name in EXPERIMENT_SETTINGS
         if name in old_settings and old_settings[name] != new_settings.get(name)
     ]
+
     return [*field_changes, *file_changes, *variant_changes, *diff, *setting_changes]
 
 

@@ -44,6 +44,7 @@ async def fork(
     """Copy the records of a run, up to record `at` or all of them, into a new run; the source is only read."""
     source, target = Path(source), Path(target)
     source_run = await in_thread(lambda: _check(source, target, at, files))
+
     state = RunState()
     records = iter(source_run.records(load_blobs=True))
     header = next(records)  # Not copied: the new journal writes its own header.
@@ -58,6 +59,7 @@ async def fork(
                 event = _adapt(record.event, source_run, origin, copy.journal.head)
                 state.apply(copy.append(event, is_own=record.h in own_starts))
             await copy.journal.wait_room()
+
         for number, batch in list(state.batches.lines.open.items()):
             if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
                 end = BatchCollected(batch=number, state="forked", results=0, missing=len(batch.trials))

@@ -121,18 +121,22 @@ def _describe(path: Path) -> SourceShard:
     start = next((record for record in starts if isinstance(record.event, events.RunStarted)), None)
     if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
+
     state = RunState()
     with reject_invalid_record(path, lambda: start.seq):
         for record in starts:
             state.apply(record)
     assert state.started is not None
+
     try:
         shard = Shard.parse(state.started.shard)
     except ValueError:
         raise UsageError(f"{path} is not a shard: it was not started with --shard") from None
+
     end = last_record(path)
     run_finished = end.event if end is not None and isinstance(end.event, events.RunFinished) else None
     is_empty = run_finished is not None and not run_finished.completed + run_finished.failed + run_finished.withdrawn
+
     return SourceShard(
         path=path,
         shard=shard,
@@ -192,6 +196,7 @@ class _ShardCopier:
 
     async def add(self) -> None:
         copy, shard = self._copy, self._shard
+
         verifier = Verifier(shard.path, lifecycle=self._lifecycle)
         earlier_batches = self._journal.lifecycle.batch_lines.last_batch
         for record in verifier:
@@ -205,6 +210,7 @@ class _ShardCopier:
             self._state.apply(copy.append(event, is_own=self._is_own))
             if verifier.has_blobs or not record.seq % _BATCH:
                 await self._journal.wait_room()
+
         _check_unchanged(shard, verifier.result(), self._source)
         if open_batches := self._lifecycle.batch_lines.open:
             problem = f"{shard.path} has {plural(len(open_batches), 'open batch', 'open batches')}"
@@ -250,6 +256,7 @@ class _ShardCopier:
         assert shard_start is not None
         base, settings = self._state.settings, self._source.settings
         changes = {name: settings.get(name) for name in {**base, **settings} if base.get(name) != settings.get(name)}
+
         adopted_fields = adopted_changes(merged_start, shard_start)
         return evolve_fact(
             event,

@@ -103,10 +103,12 @@ def verify_observed(
     lifecycle = Lifecycle()
     auditor = Auditor(retry_rules, lifecycle=lifecycle)
     verifier = Verifier(path, expect_head=expect_head, lifecycle=lifecycle)
+
     for record in verifier:
         auditor.apply(record)
         if observe is not None:
             observe(record)
+
     journal, audit, state = verifier.result(), auditor.result(), auditor.state
     if audit.ok and journal.ok:
         try:
@@ -131,6 +133,7 @@ def _verify_review(run: Path) -> ReviewVerification | None:
             auditor.compare(run)
     except InvalidRecord as exc:
         problem = exc
+
     journal, labels = verifier.result(), auditor.review.labels
     if problem is not None and journal.problem is None:
         journal = attrs.evolve(journal, problem=problem)
