@@ -131,6 +131,7 @@ class PendingTrials:
             ambiguous=self._options.on_ambiguous == "fail",
         )
         self._recorder.record(event)
+
         if isinstance(event, TrialFailed):
             return None
         assert isinstance(event, RetryScheduled)

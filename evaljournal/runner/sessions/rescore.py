@@ -104,21 +104,25 @@ class Rescoring(Session):
                 raise UsageError(f"{self.path} has no variant {name!r}{suggest(name, state.variants)}")
         if self._other_run is not None:
             self._other_run.pair(self._run, state)
+
         trials = list(self._unscored_trials(state))
         self._total = len(trials)
         for trial, _ in trials:
             check_name(state.trials[trial].case)
+
         self._check_workspaces(state, [trial for trial, _ in trials])
         gate_results(state)
         if self.options.cancel_batches and not state.batches.lines.open:
             raise UsageError(f"{self.path} has no open batches; remove --cancel")
         if not trials and not state.batches.lines.open:
             return None
+
         settings = scheduling_settings(state.settings)
         settings = settings.with_values({name: self.overrides[name] for name in _BATCHES if name in self.overrides})
         self._check_batches(settings)
         if any(scorer.workers for scorer in scorers.values()):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
+
         slots = scorer_slots(scorers, _NO_TASKS, self.overrides.get("slots"))
         new_start = evolve_fact(recorded_start, trials=state.sessions.planned, settings={"scorer_slots": slots})
         return Plan(settings, (), new_start, slots, self.evaluation, _NO_TASKS, (), chosen_slots=self.overrides.get("slots"))
@@ -277,6 +281,7 @@ class _Outputs:
         assert isinstance(attempt_succeeded, AttemptSucceeded)
         input_name = self._evaluation.cases.input_name  # In templates of scorers; the journal does not record it.
         case = recorded_case(path, state, self._files, input_name)
+
         return TrialWork(
             trial=trial,
             case=case,

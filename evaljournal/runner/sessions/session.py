@@ -157,6 +157,7 @@ class Session:
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
         self.evaluation = evaluation
         self.path = path
+
         setting_names, option_names = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
             if name not in setting_names | option_names:
@@ -167,6 +168,7 @@ class Session:
         self.only_variants = as_strings(self.overrides.pop("only_variants", ())) if selects_variants else ()
         """Variants of this session, if it resumes only some of the run's."""
         self.options = Options(**{name: value for name, value in options.items() if name in option_names})
+
         self.on_unresponsive: Callable[[Outcome], object] | None = None
         """Called with the outcome if calls do not end. Without it, or if it returns for a finished run, the session waits."""
         self.is_started = False
@@ -339,6 +341,7 @@ class Session:
         changed_settings = self._record_start(recorder, plan)
         seq = state.seq
         recorder.close_attempts()
+
         trials = self._trial_source(recorder, plan)
         await journal.wait_durable(seq)  # No call may start before the new file is on disk.
         async with AsyncExitStack() as stack:
@@ -353,6 +356,7 @@ class Session:
 
                 opening = open_workspaces(journal.run, plan, state.trials, self.options.in_thread, clean)
                 layers.append(await stack.enter_async_context(opening))
+
             executor = assemble(
                 recorder,
                 plan,
@@ -393,6 +397,7 @@ class Session:
                 f"{', '.join(self.only_variants)} ran; other variants" if self.only_variants else "selected trials ran; others"
             )
             reason, detail = "interrupted", f"only {parts} are not finished"
+
         if reason is None or (is_finished and reason != "dataset_failed"):
             recorder.finish()
             return Outcome(self.path, state, recorder.journal.head, "", "")
@@ -419,6 +424,7 @@ class Session:
         if state.started is None:
             starts.append(recorder.record(plan.run_started).h)
         run_started, old_settings = plan.run_started, dict(state.settings)
+
         changes = adopted_changes(state.started or run_started, run_started, trusted=self.options.trust)
         new_settings = {
             name: value
@@ -426,6 +432,7 @@ class Session:
             if name not in old_settings or old_settings[name] != value
         }
         git, old_git = (start.environment.get("git", "") for start in (run_started, state.started or run_started))
+
         session_started = recorder.record(
             SessionStarted(
                 session=len(state.sessions) + 1,
@@ -441,6 +448,7 @@ class Session:
         )
         # Blocking, so that the list is complete before the records are on disk: then a crash cannot make the run foreign.
         environment.list_own(recorder.journal.run, [*starts, session_started.h])
+
         visible_names = old_settings.keys() - {"overridden", "scorer_slots"}
         changed_settings = {name: (old_settings[name], value) for name, value in new_settings.items() if name in visible_names}
         return changed_settings if git in {"", old_git} else {**changed_settings, "git revision": (old_git or "none", git)}
@@ -453,6 +461,7 @@ class Session:
             stack, recorder.journal.run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers
         )
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
+
         keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
         tasks = await opener.tasks(tasks_to_open, settings.loop, hooks)
         layers = await opener.layers(
@@ -462,6 +471,7 @@ class Session:
             grace=settings.grace,
             gateway=settings.gateway,
         )
+
         slots = plan.scorer_slots
         open_scorers = [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
         if plan.replies is not None:
@@ -501,6 +511,7 @@ class Session:
         self._executor = executor
         if self._interrupts:
             trio.lowlevel.current_trio_token().run_sync_soon(self._handle_interrupt)
+
         has_returned = False
         try:
             await executor.run(

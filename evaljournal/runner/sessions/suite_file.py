@@ -94,6 +94,7 @@ def read_suite(path: Path) -> Suite:
         raise UsageError(f"{path / FILE} cannot be read: {exc.strerror}") from exc
     except ValueError as exc:
         raise BlobDamaged(path, FILE, f"is not JSON ({exc})") from exc
+
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
         raise BlobDamaged(path, FILE, "is not the file of a suite")
     if value.get("version") != _VERSION:
@@ -101,9 +102,11 @@ def read_suite(path: Path) -> Suite:
             f"{path / FILE} has version {value.get('version')!r:.20} of the format; this version of evaljournal reads "
             f"{_VERSION}; use a newer one"
         )
+
     name, settings, entries = (cast("dict[str, Any]", value).get(key) for key in ("name", "settings", "evaluations"))
     if not isinstance(name, str) or not isinstance(settings, dict) or not isinstance(entries, list) or not entries:
         raise BlobDamaged(path, FILE, "has no name, no settings or no evaluations")
+
     suite_entries = tuple(_entry(path, entry) for entry in entries)
     for names in ([entry.name for entry in suite_entries], [entry.run for entry in suite_entries]):
         if len(set(names)) < len(names):

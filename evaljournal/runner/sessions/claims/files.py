@@ -81,10 +81,12 @@ def read_statement(file: Path, *, is_plan: bool | None = None) -> Statement:
         if is_bundle := data.startswith(BUNDLE):
             stream.seek(0)
             data = stream.readline(MAX_LINE)
+
     try:
         fields = orjson.loads(data)
     except ValueError as exc:
         raise InvalidClaim(f"{file} is neither a statement nor a bundle ({exc})") from exc
+
     statement = parse_envelope(fields.get("statement") if is_bundle else fields)
     if (False if is_bundle else is_plan) not in {None, statement.is_plan}:
         problem = "not a plan" if is_plan else "a plan, which has no trials; pass the statement of a run"

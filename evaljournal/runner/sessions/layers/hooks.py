@@ -119,6 +119,7 @@ async def call_teardown(call: Callable[[], Awaitable[object]], limit: float, *, 
             error = error if scope.cancel_called else exc
         else:
             return {}
+
     description = describe(error)
     return {"error": description.type, "message": description.message}
 
@@ -130,6 +131,7 @@ async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str,
     start_phase(hook.role)
     if has_handle:
         await _sync_steps()  # Otherwise a kill could leave a sandbox that no record knows.
+
     step = Step(hook.label, "other", step_input(None, hook.label), reusable=False, phase=hook.role)
     steps.begin(step)
     outer = attachments()

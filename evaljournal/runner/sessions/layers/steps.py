@@ -76,6 +76,7 @@ class StepsLayer(Layer):
         calls = self._new_calls(work, scope) if work.lane.is_live else None
         if calls is not None and (work.state.stage, work.state.attempts) != ("running", attempt):
             calls.close()
+
         loop = self._loop
         return AttemptSteps(
             work.trial,

@@ -97,6 +97,7 @@ class _Recomputation(Session):
             wall=lambda: _START + trio.current_time(),
             environment=lambda: environment,
         )
+
         self._calls = calls
         self._limits = limits
         self._slots = slots
@@ -107,6 +108,7 @@ class _Recomputation(Session):
         settings = _settings(recorded.settings, self._limits, self._slots)
         if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
             settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
+
         trials = calls.ended_trials
         remaining = {name: _remaining(trial, replays_429s=self._limits is None) for name, trial in trials.items()}
         tasks = {
@@ -118,22 +120,26 @@ class _Recomputation(Session):
             )
             for key in dict.fromkeys(trial.key for trial in trials.values())
         }
+
         task = next(iter(tasks.values()))
         names = dict.fromkeys(recorded.trials[name].variant for name in trials)
         variants = {name: Variant(name, {}, task) for name in names} if any(names) else None
         evaluation: Evaluation[Any, Any, Any] = Evaluation(
             task, cases=Dataset([]), settings=settings, name=_NAME, variants=variants
         )
+
         for scorer in calls.scorers:
             key, model = calls.scorer_keys.get(scorer, ""), calls.judge_models.get(scorer, "")
             is_shared = scorer in calls.scorer_keys and key in tasks
             identity = _identity(key) if is_shared or model else None
             judge = RecordedTask(remaining, settings, identity, tasks[key].model if is_shared else model, scorer)
             evaluation.score(name=scorer, timeout=None)(judge)
+
         self.evaluation = evaluation
         if len(tasks) == 1:  # A session names its only lane by an empty key.
             tasks = {"": task}
         keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
+
         slots = _scorer_slots(recorded.settings, calls.scorers, self._slots)
         started = evolve_fact(
             recorded.started,
@@ -143,6 +149,7 @@ class _Recomputation(Session):
             merged_from=None,
             forked_from=None,
         )
+
         has_default = recorded.settings.get("slots") == ASYNC_SLOTS and "slots" not in (
             recorded.settings.get("overridden") or ()
         )

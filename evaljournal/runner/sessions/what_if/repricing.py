@@ -96,6 +96,7 @@ class Repricing:
         reply = reply.load() if isinstance(reply, Blob) else reply
         body = reply.get("body", reply) if isinstance(reply, dict) else None
         body = body.load() if isinstance(body, Blob) else body
+
         report = Report()
         if isinstance(body, str):
             report = StreamReport()
@@ -104,6 +105,7 @@ class Repricing:
         else:
             for part in body if isinstance(body, list) else [body]:
                 report.add(part)
+
         tier = BATCH if self.batch and not is_inner else report.tier
         return self._price(usage, report.model or model, tier, one_hour_writes(report.usage))
 
@@ -113,6 +115,7 @@ class Repricing:
         if not (is_amount(input_tokens) and is_amount(output_tokens)) or not new_model:
             self.counts["kept"] += "cost" in usage
             return usage
+
         self.counts["priced"] += 1
         tokens = {name: value for name, value in usage.items() if name not in {"cost", "unpriced_calls", "unpriced_model"}}
         price = price_of(split_model(new_model)[1], self.prices)
@@ -121,6 +124,7 @@ class Repricing:
             if price is None
             else price.cost(self._tokens(tokens, new_model, price, writes_1h, is_other=new_model != model), tier)
         )
+
         if cost is None:
             self.unpriced_models[new_model] = None
             return {**tokens, "unpriced_calls": 1, "unpriced_model": new_model}
@@ -137,6 +141,7 @@ class Repricing:
             writes = min(writes, tokens - cached)
             if price.cached is None:
                 self.uncached_models[model] = None
+
         if is_other and price.cache_write is None:
             writes = 0  # The other model charges for none: the tokens are input.
         writes_1h = min(writes_1h, writes)
@@ -203,6 +208,7 @@ class LiveEstimate:
             raise UsageError(
                 f"--from-step {rewrite.from_step} is beyond the last step of {path}; its longest trial has {self._longest}"
             )
+
         if rewrite.model is None and rewrite.system is None:
             return
         if "" in self._endpoints or not self._endpoints:

@@ -191,6 +191,7 @@ class Calls:
         self._retry: Retry = evaluation.settings.retry
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
         self._key_rules = KeyRules.parse(opening.get("key_without", ()))
+
         self._scopes: dict[int, trio.CancelScope] = {}
         self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         """Question to the session → where its answer is awaited."""
@@ -260,8 +261,10 @@ class Calls:
             key_rules=self._key_rules,
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
+
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
         set_attachments(attachments_of({AttemptSteps: steps, StepRecorder: DurableSteps()}))
+
         value = fields["input"] if "input" in fields else _TrialInput(fields["trial"], Case(**fields["case"]))
         with set_gateway_env(fields.get("gateway_env", {})):
             encode_output = partial(self._encode_output, number)
@@ -340,6 +343,7 @@ class Calls:
             if masked_output is not output:
                 output = masked_output
                 self._note(number, {f"{NOTE_PREFIX}masked": {"output": True}})
+
         try:
             try:
                 text, suffix = _payload(output), b""
