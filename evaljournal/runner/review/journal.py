@@ -46,8 +46,6 @@ _POLL: Final = 0.02
 
 @attrs.frozen(kw_only=True)
 class Annotation:
-    """A label to be recorded."""
-
     trial: str
     name: str
     value: Value
@@ -83,7 +81,6 @@ class OpenReview:
             self.append(ReviewSaved(labels=count))
 
     def append(self, event: Event) -> int:
-        """Append a record; return its number."""
         if self.is_import and self._labels_before_import is None and isinstance(event, Annotated):
             self._labels_before_import = len(self.review.history)
             self._journal.append(ReviewSaved(labels=self._labels_before_import, imports="begun"))
@@ -116,12 +113,14 @@ async def writing_review(run: LoadedRun) -> AsyncGenerator[OpenReview]:
         start = next((event for event in events if isinstance(event, RunStarted | ReviewStarted)), None)
         if isinstance(start, RunStarted) or (start is not None and start.run != run_id(run.path)):
             read_review(run.path)  # Raises: it is not the review of this run. Nothing is written.
+
     async with AsyncExitStack() as exits:
         journal = await _open(exits, path)
         review = OpenReview(journal, await trio.to_thread.run_sync(read_review, run.path) if journal.initial_seq else Review())
         if journal.lifecycle.stage == "new":
             evaluation = run.state.started.evaluation if run.state.started else ""
             review.append(ReviewStarted(run=run_id(run.path), head=run.state.head, evaluation=evaluation))
+
         is_complete = False
         try:
             yield review
@@ -161,6 +160,7 @@ async def take_sample(run: LoadedRun, *, name: str, method: Method, n: int, seed
             for label in labels:
                 if label.carried_from and (label.key, label.name, label.reviewer) not in review.newest:
                     open_review.carry(label, trial)
+
         size, probabilities = draw_sample(run, review.newest.values(), name=name, method=method, n=n, seed=seed)
         number = len(review.samples) + 1
         parameters: dict[str, Any] = {"name": name, "method": method, "n": n, "seed": seed, "head": run.state.head}
@@ -177,6 +177,7 @@ async def annotate(run: LoadedRun, annotations: Sequence[Annotation], *, is_impo
     for annotation in annotations:
         check_trial(run, annotation.trial)
         check_texts(annotation)
+
     keys = output_keys(run, {annotation.trial: None for annotation in annotations})
     if withdrawals := [annotation for annotation in annotations if annotation.value == ""]:
         await trio.to_thread.run_sync(_check_withdrawals, run, withdrawals, keys)
@@ -225,10 +226,12 @@ async def carry_labels(target: Path, sources: Sequence[Path]) -> int:
     reviews = [review for review in map(read_review, sources) if review.history or review.samples]
     if not reviews:
         return 0
+
     run = load(target)
     labels = [
         evolve_fact(label, carried_from=label.carried_from or review.run) for review in reviews for label in review.labels
     ]
+
     count = 0
     async with writing_review(run) as open_review:
         for sample in (sample for review in reviews for sample in review.samples.values()):

@@ -31,6 +31,7 @@ def parse_value(run: LoadedRun, name: str, value: Any) -> Value:
         if text:
             raise UsageError(f"{name}: a label is yes, no, a number or text, not {text[:80]}")
         return ""
+
     kind = run.state.scores[name].kind if name in run.state.scores else "nothing"
     if kind == "label":
         return text
@@ -40,6 +41,7 @@ def parse_value(run: LoadedRun, name: str, value: Any) -> Value:
         return _PASSES_OR_BITS[text.lower()]
     if text.lower() in PASSES and kind != "number":
         return PASSES[text.lower()]
+
     number = _number(text)
     if number is None and kind == "number":
         raise UsageError(f"invalid label {text[:80]!r} for scorer {name!r}: expected a number")
@@ -79,8 +81,6 @@ def check_name(run: LoadedRun, review: Review, name: str) -> str:
 
 @attrs.frozen
 class LabelRow:
-    """A label in a file."""
-
     place: str
     """The file and its line."""
     trial: str
@@ -111,6 +111,7 @@ def read_annotations(run: LoadedRun, review: Review, path: Path, reviewer: str, 
     """Read the labels in a file; raise, naming the line, if one of them cannot be recorded. `reviewer`: if a row has none."""
     scorers = dict.fromkeys([*run.state.scores, *(run.state.started.scorers if run.state.started else {})])
     questions = [*(sample.name for sample in review.samples.values()), *(label.name for label in review.history)]
+
     items, annotations = list(read_rows(path, [*scorers | dict.fromkeys(questions)])), list[Annotation]()
     for item in items:
         try:
@@ -122,6 +123,7 @@ def read_annotations(run: LoadedRun, review: Review, path: Path, reviewer: str, 
             check_texts(annotations[-1])
         except UsageError as exc:
             raise UsageError(f"{item.place}: {exc}") from exc
+
     if not annotations:
         raise UsageError("the file has no labels", path=path)
     check_contradictions(annotations, [item.place for item in items])
@@ -142,7 +144,6 @@ def check_contradictions(annotations: Sequence[Annotation], places: Sequence[str
 
 
 def _check_outputs(run: LoadedRun, items: Sequence[LabelRow]) -> None:
-    """Raise if a row is about another output than that of the run."""
     for item, values in zip(items, read_values(run.path, run.state.trials, (item.trial for item in items)), strict=True):
         output = values.output.load() if isinstance(values.output, Blob) else values.output
         if not _is_same_text(item.output, output):
@@ -171,6 +172,7 @@ def _label_studio(row: Mapping[str, Any], _: Sequence[str], where: str) -> Itera
             if isinstance(content, dict):
                 contents = [content[key] for key in ("choices", "rating", "number", "text") if key in content]
                 values[str(result.get("from_name", ""))] = _single(contents[0], where) if contents else ""
+
         note = str(values.pop("note", "") or "")
         for name, value in values.items():
             yield _row(row["data"], where, name, value, note=note, reviewer=reviewer)
@@ -192,6 +194,7 @@ def _argilla(row: Mapping[str, Any], _: Sequence[str], where: str) -> Iterator[L
         for value, user, status in zip(values, users, statuses, strict=True):
             if status == "submitted":
                 answers[str(user), column.removesuffix(".responses")] = value
+
     for (reviewer, name), value in answers.items():
         if name != "note":
             note = str(answers.get((reviewer, "note")) or "")
@@ -205,6 +208,7 @@ def _own(row: Mapping[str, Any], names: Sequence[str], where: str) -> Iterator[L
     for column, text in (("reviewer", reviewer), ("note", note)):
         if not isinstance(text, str):
             raise UsageError(f"{where}: the {column} is not text: {text!r:.80}")
+
     if "name" in row and "value" in row:
         yield _row(row, where, str(row["name"]), row["value"], note=note, reviewer=reviewer)
         return

@@ -27,6 +27,7 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) 
     except OSError as exc:
         exc.filename = str(path)  # The error names the file, not the temporary one.
         raise
+
     try:
         with open(fd, "wb") as stream:
             stream.writelines(chunks)

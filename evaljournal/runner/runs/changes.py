@@ -19,6 +19,7 @@ from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 
 _MAX_EXAMPLES: Final = 5
+_PLAIN_SETTINGS: Final = tuple(field.name for field in attrs.fields(Settings) if field.name != "retry")
 _MERGED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "budget": partial(parse_budget, "budget"),
     "budget_per_trial": partial(parse_budget, "budget_per_trial"),
@@ -41,7 +42,6 @@ def effective_settings(
 
     Precedence: `overrides`, then those of earlier sessions (in `recorded_settings`), then `own_settings` of the evaluation.
     """
-    names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
     recorded_values = recorded_overrides(recorded_settings)
     recorded_numbers = recorded_values.pop("retry", {})
     earlier_settings = {name: value for name, value in recorded_values.items() if name not in overrides or name in _MERGED}
@@ -50,14 +50,16 @@ def effective_settings(
     if isinstance(workers, Mapping) and workers.get("kind") != "processes":
         kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
         raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
+
     retry = overrides.get("retry", {})
     numbers: dict[str, Any] = recorded_numbers if isinstance(retry, Mapping) else {}
     try:
         settings = own_settings.with_values({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
         raise InvalidSetting(exc) from exc
+
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
-    names = [name for name in names if name in earlier_settings or name in overrides]
+    names = [name for name in _PLAIN_SETTINGS if name in earlier_settings or name in overrides]
     merged = {name: parse(overrides[name], getattr(settings, name)) for name, parse in _MERGED.items() if name in overrides}
     return settings.with_values({**overrides, **merged}), names + [
         f"retry.{name}" for name in NUMERIC_FIELDS if name in retry_names
@@ -71,8 +73,7 @@ def recorded_overrides(recorded_settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     recorded_names = recorded_settings.get("overridden")
     names = recorded_names if isinstance(recorded_names, list) else []
-    fields = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
-    values = {name: recorded_settings[name] for name in fields if name in names and name in recorded_settings}
+    values = {name: recorded_settings[name] for name in _PLAIN_SETTINGS if name in names and name in recorded_settings}
     retry = recorded_settings.get("retry")
     numbers = retry if isinstance(retry, Mapping) else {}
     numbers = {name: numbers[name] for name in NUMERIC_FIELDS if f"retry.{name}" in names and name in numbers}
@@ -112,8 +113,10 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
     ]
     file_changes = [f"{printable(path)} {_FILE_CHANGES[change]}" for path, change in new_values.get("files", {}).items()]
     variant_changes = _variant_changes(variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition))
+
     definitions = _without_code(old_start.definition), _without_code(new_start.definition)
     diff = [f"  {line}" for line in definition_diff(*definitions)] if new_values else []
+
     old_settings = {**OMITTED_DEFAULTS, **settings}
     new_settings = {**OMITTED_DEFAULTS, **{name: value for name, value in new_start.settings.items() if value is not None}}
     setting_changes = [
@@ -121,6 +124,7 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
         for name in EXPERIMENT_SETTINGS
         if name in old_settings and old_settings[name] != new_settings.get(name)
     ]
+
     return [*field_changes, *file_changes, *variant_changes, *diff, *setting_changes]
 
 
@@ -147,7 +151,6 @@ def _variant_changes(old_variants: Mapping[str, str], new_variants: Mapping[str,
 
 
 def case_changes(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
-    """Describe which of the admitted cases have changed or were removed."""
     recorded_trials = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
     changed_cases: dict[str, None] = {}
     removed_cases = dict.fromkeys(trial.case for trial in recorded_trials.values())
@@ -164,7 +167,6 @@ def case_changes(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def is_same(state: TrialState, trial: Trial) -> bool:
-    """Return whether a recorded trial has the case, content, variant and repeat of this one."""
     recorded_identity = state.case, state.fingerprint, state.variant, state.repeat
     return recorded_identity == (trial.case.name, trial.case.fingerprint, trial.variant, trial.repeat)
 

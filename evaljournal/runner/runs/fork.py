@@ -32,8 +32,6 @@ from evaljournal.replay.state.shards import first_shards
 
 @attrs.frozen
 class ForkResult:
-    """A new run, and the last record that was copied into it."""
-
     path: Path
     state: RunState
     seq: int
@@ -46,6 +44,7 @@ async def fork(
     """Copy the records of a run, up to record `at` or all of them, into a new run; the source is only read."""
     source, target = Path(source), Path(target)
     source_run = await in_thread(lambda: _check(source, target, at, files))
+
     state = RunState()
     records = iter(source_run.records(load_blobs=True))
     header = next(records)  # Not copied: the new journal writes its own header.
@@ -60,6 +59,7 @@ async def fork(
                 event = _adapt(record.event, source_run, origin, copy.journal.head)
                 state.apply(copy.append(event, is_own=record.h in own_starts))
             await copy.journal.wait_room()
+
         for number, batch in list(state.batches.lines.open.items()):
             if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
                 end = BatchCollected(batch=number, state="forked", results=0, missing=len(batch.trials))
@@ -82,7 +82,6 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> LoadedRu
 
 
 def _origin(run: str, state: RunState) -> dict[str, Any]:
-    """Return the identity of the source."""
     origin: dict[str, Any] = {"run": run, "seq": state.seq, "h": state.head}
     if state.sessions and not state.outcome:
         origin["session"] = state.sessions[-1].number  # It ends here, but may continue in the source.

@@ -63,8 +63,6 @@ class SourceShard:
 
 @attrs.frozen
 class MergeResult:
-    """A merged run."""
-
     path: Path
     state: RunState
     head: str
@@ -123,18 +121,22 @@ def _describe(path: Path) -> SourceShard:
     start = next((record for record in starts if isinstance(record.event, events.RunStarted)), None)
     if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
+
     state = RunState()
     with reject_invalid_record(path, lambda: start.seq):
         for record in starts:
             state.apply(record)
     assert state.started is not None
+
     try:
         shard = Shard.parse(state.started.shard)
     except ValueError:
         raise UsageError(f"{path} is not a shard: it was not started with --shard") from None
+
     end = last_record(path)
     run_finished = end.event if end is not None and isinstance(end.event, events.RunFinished) else None
     is_empty = run_finished is not None and not run_finished.completed + run_finished.failed + run_finished.withdrawn
+
     return SourceShard(
         path=path,
         shard=shard,
@@ -149,7 +151,6 @@ def _describe(path: Path) -> SourceShard:
 
 
 def _check_same(base: SourceShard, shard: SourceShard) -> None:
-    """Raise if two shards are not parts of the same experiment."""
     if base.shard.count != shard.shard.count:
         shards = f"{base.path} is shard {base.shard}, and {shard.path} is shard {shard.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
@@ -194,8 +195,8 @@ class _ShardCopier:
         """Whether the user has written every copied start; see `journal.ownership`."""
 
     async def add(self) -> None:
-        """Verify the shard and copy its sessions."""
         copy, shard = self._copy, self._shard
+
         verifier = Verifier(shard.path, lifecycle=self._lifecycle)
         earlier_batches = self._journal.lifecycle.batch_lines.last_batch
         for record in verifier:
@@ -209,6 +210,7 @@ class _ShardCopier:
             self._state.apply(copy.append(event, is_own=self._is_own))
             if verifier.has_blobs or not record.seq % _BATCH:
                 await self._journal.wait_room()
+
         _check_unchanged(shard, verifier.result(), self._source)
         if open_batches := self._lifecycle.batch_lines.open:
             problem = f"{shard.path} has {plural(len(open_batches), 'open batch', 'open batches')}"
@@ -254,6 +256,7 @@ class _ShardCopier:
         assert shard_start is not None
         base, settings = self._state.settings, self._source.settings
         changes = {name: settings.get(name) for name in {**base, **settings} if base.get(name) != settings.get(name)}
+
         adopted_fields = adopted_changes(merged_start, shard_start)
         return evolve_fact(
             event,
@@ -280,7 +283,6 @@ class _ShardCopier:
 
 
 def _check_unchanged(shard: SourceShard, verification: Verification, source: RunState) -> None:
-    """Raise if a shard is damaged, or is not as it was described before it was copied."""
     if verification.problem is not None:
         raise verification.problem
     if (verification.run, verification.head, len(source.sessions)) != (shard.run, shard.head, shard.sessions):

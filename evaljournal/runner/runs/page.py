@@ -40,7 +40,6 @@ class PageReader:
         self.content.apply(run, record)
 
     def run(self, run: LoadedRun) -> PageRun:
-        """Return the run as it is now."""
         if run.seq > self._compared_seq * (_GROWTH if run.is_live else 1):
             self._variants, self._compared_seq = variants_data(run.state), run.seq
         audit = (self._auditor or Auditor()).result()
@@ -69,13 +68,11 @@ class InlinePage:
     """The page of a run in a cell of a notebook: in a frame without access to the notebook."""
 
     path: Path
-    """Directory of the run."""
     content: str = attrs.field(repr=False)
     """The page, which is untrusted: it has outputs."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a run."""
         return cls(path, b"".join(page([read_page_run(path).data()])).decode())
 
     def _repr_html_(self) -> str:

@@ -54,7 +54,6 @@ def _journals(directory: str, depth: int) -> Iterator[tuple[str, int]]:
 
 
 def runs_newest_first(directory: Path) -> list[Path]:
-    """List the runs in a directory, the last written first."""
     runs = runs_under(directory)
     return sorted(runs, key=lambda path: (runs[path], path), reverse=True)
 

@@ -42,6 +42,7 @@ def verify_sources(path: Path) -> SourceVerification:
             sources = recorded if isinstance(recorded, list) else sources
         if (reply := _replayed(record, notes)) is not None:
             replayed.append(reply)
+
     contents: dict[_Place, _Content] = {}
     findings: list[Finding] = []
     places = {place for _, place, _ in replayed}
@@ -52,6 +53,7 @@ def verify_sources(path: Path) -> SourceVerification:
             contents.update(_contents(name, fields, places))
         except (UsageError, JournalError, OSError) as exc:
             findings.append(Finding(1, _CHECK, f"the source {printable(name)} cannot be used: {printable(str(exc), 300)}"))
+
     for seq, place, content in replayed:
         if problem := _difference(place, content, contents.get(place)):
             findings.append(Finding(seq, _CHECK, problem))
@@ -73,6 +75,7 @@ def _replayed(record: Record, notes: dict[str, tuple[int, dict[str, Any]]]) -> _
             output = value.get("reply")
         case _:
             return None
+
     seq, fields = notes.pop(event.trial)
     source_seq = fields.get("seq")
     place = str(fields.get("run", "")), source_seq if isinstance(source_seq, int) else 0
@@ -96,6 +99,7 @@ def _contents(name: str, fields: dict[str, Any], places: set[_Place]) -> Iterato
             raise UsageError("it was changed after the run has used it")
         yield from (((packed.run, record.seq), _content(record)) for _, records, _ in packed.trials() for record in records)
         return
+
     verifier, run, has_head = Verifier(Path(name)), "", False
     for record in verifier:
         if isinstance(record.event, events.SegmentOpened):

@@ -43,21 +43,17 @@ class ReviewVerification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
         return self.journal.ok and not self.findings
 
 
 @attrs.frozen
 class SourceVerification:
-    """The part of `verify` about the sources of replayed replies."""
-
     checked: int
     """Replies that are as in their source."""
     findings: tuple[Finding, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
         return not self.findings
 
 
@@ -107,10 +103,12 @@ def verify_observed(
     lifecycle = Lifecycle()
     auditor = Auditor(retry_rules, lifecycle=lifecycle)
     verifier = Verifier(path, expect_head=expect_head, lifecycle=lifecycle)
+
     for record in verifier:
         auditor.apply(record)
         if observe is not None:
             observe(record)
+
     journal, audit, state = verifier.result(), auditor.result(), auditor.state
     if audit.ok and journal.ok:
         try:
@@ -135,6 +133,7 @@ def _verify_review(run: Path) -> ReviewVerification | None:
             auditor.compare(run)
     except InvalidRecord as exc:
         problem = exc
+
     journal, labels = verifier.result(), auditor.review.labels
     if problem is not None and journal.problem is None:
         journal = attrs.evolve(journal, problem=problem)

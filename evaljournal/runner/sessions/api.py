@@ -84,7 +84,6 @@ def run(
     if signals and not is_main_thread:
         raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
     session = _session(evaluation, path, options, quiet=quiet)
-    run_session = _run_in_new_thread if is_in_event_loop() else lambda session: run_in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
         session.on_unresponsive = session.options.on_unresponsive or (
@@ -98,7 +97,8 @@ def run(
 
     try:
         with handle_signals(stop, *handled_signals):
-            outcome = run_session(session)
+            # A new thread is abandoned if the last attempts do not end.
+            outcome = _call_in_new_thread(_run_and_deliver(session)) if is_in_event_loop() else run_in_trio(session.run)
             if not quiet:
                 print(outcome.summary_text)  # noqa: T201  # for people, as the command prints it
             return outcome
@@ -196,11 +196,6 @@ def run_async(call: Callable[[], Awaitable[T]]) -> T:
     return _call_in_new_thread(lambda _: run_in_trio(call)) if is_in_event_loop() else run_in_trio(call)
 
 
-def _run_in_new_thread(session: Session) -> Outcome:
-    """Run a session in a new thread, which is abandoned if its last attempts do not end."""
-    return _call_in_new_thread(_run_and_deliver(session))
-
-
 def _run_and_deliver(session: Session) -> Callable[[Deliver[Outcome]], Outcome]:
     def call(deliver: Deliver[Outcome]) -> Outcome:
         session.on_unresponsive = deliver
@@ -253,8 +248,6 @@ def _call_in_new_thread(call: Callable[[Deliver[T]], T]) -> T:
 
 
 def _start_thread(call: Callable[[Deliver[T]], T], deliver: Deliver[T]) -> None:
-    """Make a call in a new thread, which delivers its result or exception."""
-
     def target() -> None:
         try:
             deliver(call(deliver))

@@ -148,6 +148,7 @@ def assemble(
 
     scheduler.gates = tuple(gates)
     _answer_from_replies(executor, plan, tasks, in_thread)
+
     new_policy = policy_maker(settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory)
     limits_of = limits_by_key(known_limits, keys, plan.evaluation.scorers, sees_calls=settings.sees_model_calls)
 

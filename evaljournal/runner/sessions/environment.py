@@ -31,7 +31,6 @@ class Environment:
 
     @classmethod
     def current(cls) -> "Environment":
-        """Return the environment of this process."""
         host, versions = socket.gethostname(), _versions()
         return cls(pid=os.getpid(), host=host, boot_id=_boot_id(), versions=versions, lists_runs=True)
 

@@ -52,8 +52,18 @@ class TaskOpener:
 
         For `timeout` and `grace` see `HooksLayer`.
         """
-        hooks_layers = await self._hooks_layers(hooks, loop, {"timeout": timeout, "grace": grace})
-        layers = list[Layer]()
+        hooks_layers, layers = list[Layer](), list[Layer]()
+        if hooks:
+            from evaljournal.runner.sessions.layers.hooks import HooksLayer  # noqa: PLC0415  # few runs need it
+
+            hooks_layers.append(
+                HooksLayer(
+                    {role: (hook, await self.hook(hook, hooks, loop)) for role, hook in hooks.items()},
+                    timeout=timeout,
+                    grace=grace,
+                )
+            )
+
         if self._workers is not None and self._workers.runs_tasks:
             from evaljournal.runner.sessions.layers.remote import RemoteLayer  # noqa: PLC0415  # few runs need it
 
@@ -68,15 +78,7 @@ class TaskOpener:
             layers.append(GatewayLayer(gateway_of_run))
         return [*layers, *hooks_layers]
 
-    async def _hooks_layers(self, hooks: Hooks, loop: Loop | None, options: Mapping[str, Any]) -> list[Layer]:
-        if not hooks:
-            return []
-        from evaljournal.runner.sessions.layers.hooks import HooksLayer  # noqa: PLC0415  # few runs need it
-
-        return [HooksLayer({role: (hook, await self.hook(hook, hooks, loop)) for role, hook in hooks.items()}, **options)]
-
     async def hook(self, hook: Hook, hooks: Hooks, loop: Loop | None) -> FunctionTask:
-        """Open a set-up or a teardown."""
         return await self._open_function(_with_arguments(hook.function, hook_parameters(hook, hooks)), loop)
 
     async def scorer(self, scorer: Scorer, key: str, slots: int | None = None) -> OpenScorer:

@@ -40,23 +40,19 @@ class Outputs(RunOutput):
         self._outputs = outputs
 
     def check(self, run: Path | None = None) -> None:
-        """Raise a `UsageError` if one of them cannot be used for this run."""
         for output in self._outputs:
             output.check(run)
 
     def prepare(self, run: Path | None = None) -> None:
-        """Create what they write to."""
         for output in self._outputs:
             output.prepare(run)
 
     async def update(self, live_run: LiveRun) -> None:
-        """Show or write the run until cancelled."""
         async with trio.open_nursery() as nursery:
             for output in self._outputs:
                 nursery.start_soon(output.update, live_run)
 
     def finish(self, run: Path) -> str:
-        """Complete all of them; return what is missing."""
         return "; ".join(filter(None, [output.finish(run) for output in self._outputs]))
 
 

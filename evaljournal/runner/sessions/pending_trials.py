@@ -100,7 +100,6 @@ class PendingTrials:
         return TrialWork(trial=trial.id, case=case, state=self._state.trials[trial.id])
 
     def _resume(self, work: TrialWork) -> TrialWork | None:
-        """Return what is left to do for a recorded trial, if anything."""
         state = work.state
         match state.stage:
             case "scoring":
@@ -132,6 +131,7 @@ class PendingTrials:
             ambiguous=self._options.on_ambiguous == "fail",
         )
         self._recorder.record(event)
+
         if isinstance(event, TrialFailed):
             return None
         assert isinstance(event, RetryScheduled)

@@ -19,6 +19,7 @@ from evaljournal.runner.calls import Billed, OpenableTask
 from evaljournal.runner.calls.function import Loop, check_threads, resolve_loop
 from evaljournal.runner.calls.prices import BATCH
 from evaljournal.runner.calls.recorded_output import RecordedOutput
+from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Dataset, Trials
 from evaljournal.runner.data.fingerprint import unwrap_partial
@@ -32,6 +33,7 @@ from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError, command
 from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.runs.changes import case_changes, differences, effective_settings
 from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.options import Options
@@ -49,8 +51,6 @@ _LIMIT_OF_JUDGE: Final = "limit its replies in Python with scorers.judge(MODEL, 
 
 @attrs.frozen
 class Plan:
-    """Settings, trials and rate-limit keys of a session."""
-
     settings: Settings
     trials: Iterable[Trial]
     run_started: RunStarted
@@ -60,15 +60,12 @@ class Plan:
     evaluation: Evaluation[Any, Any, Any]
     """The evaluation with the variants of this run."""
     keys: TaskKeys
-    """Rate-limit keys of the attempts."""
     variants: Sequence[str]
     """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
     chosen_slots: int | None = None
     """The slots that the user has chosen; None: they follow from known limits, if there are any."""
     workspace: "WorkspaceSource | None" = None
-    """What the workspaces of attempts are copied from."""
     replies: "Replies | None" = None
-    """The recorded replies that answer its calls."""
 
     def has_elastic_slots(self, key: str) -> bool:
         """Return whether the slots of a rate-limit key follow from its known limits."""
@@ -96,12 +93,9 @@ class Plan:
 
 @attrs.frozen
 class SelectedTrials:
-    """The trials of a run, with its evaluation and rate-limit keys."""
-
     evaluation: Evaluation[Any, Any, Any]
     """The evaluation with the variants of the run."""
     keys: TaskKeys
-    """Rate-limit keys of the attempts."""
     trials: Trials
 
 
@@ -118,8 +112,20 @@ def _estimates(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, 
             yield scorer.name, dict(judge.estimate(case, output_tokens, *tiers)) if isinstance(judge, Billed) else {}
 
 
+def scheduling_settings(recorded: Mapping[str, Any], **others: Any) -> Settings:
+    """Return the recorded settings that decide when calls start, and `others`; a custom policy is replaced."""
+    policy, seed, timeout = (recorded.get(name) for name in ("policy", "seed", "timeout"))
+    fields: dict[str, Any] = {
+        "policy": policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
+        "seed": seed if isinstance(seed, int) else 0,
+        "timeout": timeout if isinstance(timeout, int | float) else None,
+        "limits": recorded.get("limits"),
+        "retry": Retry.from_settings(recorded) if "retry" in recorded else Retry(),
+    }
+    return Settings(**fields | others)
+
+
 def is_done(state: RunState, options: Options) -> bool:
-    """Return whether there is nothing left to do in a run."""
     return state.outcome == "finished" and not (options.adopt or options.retry_failed)
 
 
@@ -141,6 +147,7 @@ def make_plan(
     settings, overridden_names = effective_settings(evaluation.settings, overrides, earlier_settings)
     if options.leave and not options.resume and not settings.batch:
         raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
+
     replies: Replies | None = None
     if not settings.replies and settings.live_from is not None:
         raise UsageError(
@@ -151,32 +158,38 @@ def make_plan(
 
         replies, settings, unused_names = replies_module.open_replies(evaluation, settings, state, path, trust=options.trust)
         overridden_names = [name for name in overridden_names if name not in unused_names]
+
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
     evaluation, keys = selection.evaluation, selection.keys
     variants = list(evaluation.with_variants(only_variants).tasks)
+
     trials = _read_first(selection.trials, evaluation)
-    planned = (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks)
+    total = planned = (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks)
     if replies is not None and settings.live_from is not None:
         trials, planned = _with_output(replies, trials, variants, evaluation.tasks, count=selection.trials.cases is not None)
+
     shards = shard.count if shard else 1
     chosen_slots, slots = settings.slots, scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     if settings.workers is None and any(_runs_in_threads(task, settings.loop) for task in evaluation.tasks.values()):
-        check_threads(settings.slots or 1, (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks))
+        check_threads(settings.slots or 1, total)
+
     recorded_settings = settings.to_json(state.settings)
     if options.policy_factory is not None:
         policy = unwrap_partial(options.policy_factory)
         recorded_settings["policy"] = getattr(policy, "__qualname__", repr(policy))
     if replies is not None:
         recorded_settings["reply_sources"] = replies.to_json()
+
     source = evaluation.cases.source
     dataset = evaluation.cases.address or (str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python")
     recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition
     definition = {**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)}
     workspace = _read_workspace(settings, definition, recorded_definition, path)
+
     run_started = RunStarted(
         evaluation=evaluation.name,
         task=options.task,
@@ -257,12 +270,14 @@ def select_trials(
     shares = {name for name, scorer in evaluation.scorers.items() if scorer.is_share}
     check_gates(settings.fail_under, evaluation.scorers, shares=shares)
     _check_limits(evaluation, settings, shard)
+
     evaluation = evaluation.with_variants(settings.only_variants)
     if len(evaluation.variants) > MAX_UNCONFIRMED and not yes:
         hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
         raise UsageError(
             f"{evaluation.name!r} has {len(evaluation.variants):,} variants, more than {MAX_UNCONFIRMED:,}", hint=hint
         )
+
     keys = TaskKeys.of(evaluation, settings.limit_key)
     with _convert_read_errors():
         cases = evaluation.cases
@@ -278,6 +293,7 @@ def select_trials(
         if (trials.all_cases or 0) > 1 and _constant_templates(evaluation):
             for trial in itertools.islice(trials, 1):
                 raise _constant_template_error(evaluation, trial.case)
+
     _check_loops(evaluation, settings)
     if settings.gateway:
         for task in evaluation.tasks.values():
@@ -329,12 +345,13 @@ def _check_gateway(task: object) -> None:
     """Raise a `UsageError` if a task makes no calls that a gateway could forward, or no provider can be called."""
     from evaljournal.runner.steps.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
 
-    if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
+    if not _is_own_program(task):
         raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
     providers_from_environment()
 
 
-def _has_directory(task: object) -> bool:
+def _is_own_program(task: object) -> bool:
+    """Return whether a task is a function or a command."""
     return not isinstance(task, OpenableTask) or bool(getattr(task, "starts_processes", False))
 
 
@@ -353,7 +370,7 @@ def _check_workspace(evaluation: Evaluation[Any, Any, Any], settings: Settings) 
                 raise UsageError("has no effect without --workspace", setting=name, value=getattr(settings, name))
     elif settings.workers is not None:
         raise UsageError("workspaces are on this machine; remove --workers", setting="workspace", value=settings.workspace)
-    elif not all(_has_directory(task) for task in evaluation.tasks.values()):
+    elif not all(map(_is_own_program, evaluation.tasks.values())):
         problem = "only commands and functions have a workspace; an endpoint or a chat model cannot see it"
         raise UsageError(problem, setting="workspace", value=settings.workspace)
 
@@ -362,9 +379,11 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
     """Raise a `UsageError` if declared rate limits cannot apply to the calls of the evaluation."""
     if not settings.limits:
         return
+
     callees = [*evaluation.tasks.values(), *(scorer.function for scorer in evaluation.scorers.values())]
     chats = [getattr(callee, "chat", callee) for callee in callees]
     models = {str(model) for chat in chats if isinstance(chat, Billed) and (model := getattr(chat, "model", None))}
+
     is_known = settings.limit_key is None
     if (
         is_known
@@ -372,22 +391,23 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
         and any(isinstance(size, Mapping) for size in settings.limits.values())
     ):
         raise UsageError("cases name the models; add -s limit-key=…", setting="limits", value="MODEL=…")
+
     problem, is_seen = "", settings.sees_model_calls
     for task in evaluation.tasks.values():
         if isinstance(task, Billed | RecordedOutput):
             continue
-        is_command = bool(getattr(task, "starts_processes", False))
-        if isinstance(task, OpenableTask) and not is_command:
+        if not _is_own_program(task):
             problem = "an endpoint reports no tokens; limit its requests with --rpm, or call the model with --chat"
         elif is_seen:
             is_known = False
-        elif is_command:
+        elif isinstance(task, OpenableTask):
             problem = "the tokens of a command are unknown; add --gateway, which sees its model calls, or use --rpm"
         else:
             problem = (
                 "the tokens of a function are unknown; add -s durable=http (durable='http' in Python) or --gateway, "
                 "which see its model calls, or use --rpm"
             )
+
     check_limits(settings.limits, models=models if is_known else None, shards=shard.count if shard else 1, problem=problem)
 
 
@@ -503,9 +523,11 @@ def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, pat
     old_start, open_batches = state.started, state.batches.lines.open
     if old_start is None or is_done(state, options) or (options.adopt and not open_batches):
         return
+
     changes = [] if old_start.is_replacement else differences(old_start, new_start, state.settings)
     if new_start.dataset_fingerprint != old_start.dataset_fingerprint:
         changes += case_changes(state, trials)
+
     if changes and options.adopt:
         hint = (
             f"collect them with {command('resume', path, ' --wait')}, without the changes, or {command('cancel', path)} first"

@@ -56,7 +56,6 @@ class TaskKeys:
 
     @classmethod
     def of(cls, evaluation: Evaluation[Any, Any, Any], limit_key: str | None) -> "TaskKeys":
-        """Return the keys of an evaluation's attempts."""
         parameters, tasks = {name: variant.parameters for name, variant in evaluation.variants.items()}, evaluation.tasks
         by_variant = {} if limit_key is not None else _keys_by_variant(tasks)
         by_key: dict[str, object] = {}
@@ -66,11 +65,9 @@ class TaskKeys:
 
     @property
     def has_several(self) -> bool:
-        """Whether attempts may have different keys."""
         return self.limit_key is not None or len(self.tasks) > 1
 
     def key_of(self, case: Case, variant: str) -> str:
-        """Return the rate-limit key of a trial."""
         if self.limit_key is None:
             return self.by_variant[variant]
         parameters = self.parameters.get(variant, {})
@@ -124,17 +121,15 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys) -> dict[str, str]:
     Scorers that call the same model of an endpoint with the same API key share a rate-limit key. If the task calls it, too, and
     has no `limit_key`, they share the task's key.
     """
-    shared_keys: dict[tuple[str, str], str] = {}
+    shared_keys: dict[tuple[str | None, str], str] = {}
+    for key, task in tasks.tasks.items() if tasks.limit_key is None else ():
+        shared_keys.setdefault((_identity(task), _model(task)), key)
+
     keys: dict[str, str] = {}
     for scorer in scorers:
         identity, own_key = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
-        if identity is None:
-            keys[scorer.name] = own_key
-        else:
-            limit = identity, _model(scorer.function)
-            tasks_by_key = {} if tasks.limit_key is not None else tasks.tasks
-            keys_of_tasks = [key for key, task in tasks_by_key.items() if (_identity(task), _model(task)) == limit]
-            keys[scorer.name] = keys_of_tasks[0] if keys_of_tasks else shared_keys.setdefault(limit, own_key)
+        limit = identity, _model(scorer.function)
+        keys[scorer.name] = own_key if identity is None else shared_keys.setdefault(limit, own_key)
     return keys
 
 
@@ -229,7 +224,6 @@ def policy_maker(
     *,
     policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], KeyPolicy]:
-    """Return a function that makes the policy of a rate-limit key."""
     state = recorder.state
     make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.sessions.planned or None))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}

@@ -54,19 +54,17 @@ from evaljournal.runner.steps.replies.recorded import (
 from evaljournal.runner.steps.replies.rewrite import Rewrite
 from evaljournal.runner.steps.replies.source import ReplySource, asked_of, asked_of_judge, open_run
 
+if TYPE_CHECKING:
+    from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
+
 _Ending = RecordedReply | TrialReplies | Exception | None
 """The reply to the call of an attempt, what is recorded for the trial of a judge's, or the error that ends it."""
 _LOOKED_UP: Final = 100
 """Calls that are looked up at a time."""
-if TYPE_CHECKING:
-    from evaljournal.runner.scorers.llm_judge import JudgeClient, OpenChatScorer
-
 _WITHOUT_BATCHES: Final[Mapping[str, Any]] = {"batch": False, "batch_fallback": False, "batch_tokens": None}
 """Settings of a session with recorded replies: nothing is sent in batches."""
 _WITHOUT_GATES: Final[Mapping[str, Any]] = {"limits": None, "budget": None, "policy": "fixed"}
 """Those of a session that makes no call: nothing keeps an attempt from starting."""
-RECORDED_SOURCES = "reply_sources"
-"""The recorded setting with the identities of the sources, which a resumed run must find again."""
 
 
 @attrs.frozen(kw_only=True)
@@ -133,7 +131,7 @@ def open_replies(
     sources = [open_source(name, pools=settings.replies_any_trial) for name in settings.replies]
     replies = Replies(sources=sources, settings=settings) if sources else None
     if state.started is not None:
-        _check_sources(state.settings.get(RECORDED_SOURCES), replies, path)
+        _check_sources(state.settings.get("reply_sources"), replies, path)
     if replies is None:
         return None, settings, ()
     _check_answerable(evaluation, settings)
@@ -199,8 +197,6 @@ def _check_sources(recorded: Any, replies: Replies | None, path: Path) -> None:
 
 @attrs.define(eq=False)
 class _Attempt:
-    """An attempt with recorded replies, and its misses."""
-
     _replies: Replies
     recorded: TrialReplies
     live_from: float
@@ -218,10 +214,12 @@ class _Attempt:
         if (reply := self._replies.pooled(key, self._used | own)) is not None:
             self._used.add(reply.head)
             return reply
+
         # What precedes the first live step must be as recorded.
         goes_live = self._replies.settings.goes_live and self._replies.before == math.inf
         if goes_live or self._is_failing_tool(step, key):
             return None
+
         unused = [reply for _, reply in steps.available_results if isinstance(reply, RecordedReply)]
         unused += [reply for reply in self.recorded.steps if reply.error]
         names, rules = self._replies.names, steps.key_rules
@@ -281,7 +279,6 @@ class ReplyDesk(StartGate):
         return is_call
 
     def leave(self, job: Job, *, is_answered: bool) -> None:  # noqa: ARG002  # as in `StartGate`
-        """Look up more calls."""
         self._event.set()
 
     def completed(self, work: TrialWork) -> None:  # noqa: ARG002  # as in `StartGate`
@@ -294,12 +291,12 @@ class ReplyDesk(StartGate):
         return 0 if self._is_busy or self._calls or has_trials else ANY_JOB
 
     async def run(self) -> None:
-        """Look up calls until the session ends."""
         while True:
             self._event = trio.Event()
             while jobs := self._next_jobs():
                 self._is_busy = True
                 endings = await self._in_thread(partial(list[_Ending], map(self._find, jobs)))
+
                 for job, ending in zip(jobs, endings, strict=True):
                     await self._place(job, ending)
                 self._is_busy = False
@@ -327,7 +324,6 @@ class ReplyDesk(StartGate):
             return exc
 
     async def _place(self, job: Job, ending: _Ending) -> None:
-        """Put a call into its lane."""
         goes_live = self._replies.settings.goes_live
         is_answered = ending is not None or not goes_live
         if isinstance(job, ScorerCall) and goes_live and not isinstance(ending, Exception):
@@ -355,7 +351,6 @@ class ReplayedCall:
         self.request = task.request
 
     async def call(self, trial: TrialWork, on_late: OnLateResult, /) -> Any:
-        """Return the recorded output that was found, or make the call if there is none."""
         reply = trial.permits[REPLAYED]
         if isinstance(reply, Exception):
             raise reply
@@ -378,7 +373,6 @@ class ReplayedJudge:
         self._task, self._version, self._replies = task, version, replies
 
     async def call(self, job: ScorerCall, on_late: OnLateResult, /) -> Any:
-        """Score an output."""
         if isinstance(recorded := job.permits[REPLAYED], Exception):
             raise recorded
         client = _RecordedClient(self._task.client, self._version, job.input, recorded, self._replies)
@@ -411,7 +405,6 @@ class _RecordedClient:
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], /, *, note_usage: Callable[[Mapping[str, Any]], None]
     ) -> Answer:
-        """Return the answer to messages."""
         asked = asked_of_judge(self._version, [str(message["content"]) for message in messages if message["role"] == "user"])
         scorer, trial = self._input.scorer, self._input.trial
         reply = self._replies.reply_to(self._recorded, trial, judge_name(scorer), asked)
@@ -425,15 +418,12 @@ class _RecordedClient:
 
 @attrs.frozen
 class RepliesLayer(Layer):
-    """Answers the calls of tasks from recorded replies."""
-
     _definitions: Mapping[str, object]
     """Those of the tasks, by variant."""
     _replies: Replies
     _in_thread: InThread
 
     def wrap(self, task: Task, variant: str) -> Task:
-        """Return a task that is answered from recorded replies."""
         if is_single_call(self._definitions[variant]):
             return ReplayedCall(task)
         return WrappedTask(task, self._replay)

@@ -17,7 +17,6 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.readers.reader import fetch, read
 from evaljournal.replay import RunState, TrialState, fold
 from evaljournal.replay.state.scorer_calls import PAIRWISE
-from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import check_name
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
@@ -26,10 +25,9 @@ from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.errors import UsageError, suggest
-from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.runs.changes import examples
 from evaljournal.runner.scorers.scorer import Scorer
-from evaljournal.runner.sessions.plan import Plan
+from evaljournal.runner.sessions.plan import Plan, scheduling_settings
 from evaljournal.runner.sessions.rate_limits import TaskKeys, scorer_slots
 from evaljournal.runner.sessions.session import Outcome, Session
 from evaljournal.runner.sessions.set_ups import recorded_case
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from evaljournal.runner.scorers.pairwise import OtherRun
 
 _BATCHES: Final = ("batch", "batch_fallback", "batch_tokens", "batch_poll")
+_NO_TASKS: Final = TaskKeys(None, {}, {}, {})
 
 
 @attrs.frozen
@@ -78,7 +77,6 @@ class Rescoring(Session):
         self._total = self._scored_outputs = 0
 
     async def rescore(self) -> RescoreResult:
-        """Run the session."""
         outcome = await self.run()
         if outcome.stop_reason == "disk_full" and not self._all_outputs:  # Nothing counted what reached the disk.
             self._scored_outputs = self._total - sum(1 for _ in self._unscored_trials(outcome.state))
@@ -106,24 +104,28 @@ class Rescoring(Session):
                 raise UsageError(f"{self.path} has no variant {name!r}{suggest(name, state.variants)}")
         if self._other_run is not None:
             self._other_run.pair(self._run, state)
+
         trials = list(self._unscored_trials(state))
         self._total = len(trials)
         for trial, _ in trials:
             check_name(state.trials[trial].case)
+
         self._check_workspaces(state, [trial for trial, _ in trials])
         gate_results(state)
         if self.options.cancel_batches and not state.batches.lines.open:
             raise UsageError(f"{self.path} has no open batches; remove --cancel")
         if not trials and not state.batches.lines.open:
             return None
-        settings, keys = _settings(state.settings), TaskKeys(None, {}, {}, {})
+
+        settings = scheduling_settings(state.settings)
         settings = settings.with_values({name: self.overrides[name] for name in _BATCHES if name in self.overrides})
         self._check_batches(settings)
         if any(scorer.workers for scorer in scorers.values()):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
-        slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
+
+        slots = scorer_slots(scorers, _NO_TASKS, self.overrides.get("slots"))
         new_start = evolve_fact(recorded_start, trials=state.sessions.planned, settings={"scorer_slots": slots})
-        return Plan(settings, (), new_start, slots, self.evaluation, keys, (), chosen_slots=self.overrides.get("slots"))
+        return Plan(settings, (), new_start, slots, self.evaluation, _NO_TASKS, (), chosen_slots=self.overrides.get("slots"))
 
     def _check_workspaces(self, state: RunState, trials: Sequence[str]) -> None:
         """Raise a `UsageError` if a command scores workspaces, and one was removed."""
@@ -212,7 +214,7 @@ class Cleaning(Rescoring):
         if state.started is None:
             raise UsageError(f"{self.path} was interrupted before its definition was recorded; there is nothing to clean")
         new_start = evolve_fact(state.started, trials=state.sessions.planned, settings={"scorer_slots": {}})
-        return Plan(_settings(state.settings), (), new_start, {}, self.evaluation, TaskKeys(None, {}, {}, {}), ())
+        return Plan(scheduling_settings(state.settings), (), new_start, {}, self.evaluation, _NO_TASKS, ())
 
     def _unscored_trials(self, _: RunState) -> Iterator[tuple[str, frozenset[str]]]:
         return iter(())
@@ -244,18 +246,6 @@ def pairwise_evaluation(
         for scorer_name, scorer in pairwise_scorers(name, judge, other_run):
             pairwise.score(name=scorer_name)(scorer)
     return pairwise, other_run
-
-
-def _settings(recorded_settings: Mapping[str, Any]) -> Settings:
-    """Return the recorded settings that a re-scoring needs; a custom policy is replaced."""
-    policy, seed, timeout = (recorded_settings.get(name) for name in ("policy", "seed", "timeout"))
-    return Settings(
-        policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
-        seed=seed if isinstance(seed, int) else 0,
-        timeout=timeout if isinstance(timeout, int | float) else None,
-        limits=recorded_settings.get("limits"),
-        retry=Retry.from_settings(recorded_settings) if "retry" in recorded_settings else Retry(),
-    )
 
 
 def _is_finished(state: RunState) -> bool:
@@ -291,6 +281,7 @@ class _Outputs:
         assert isinstance(attempt_succeeded, AttemptSucceeded)
         input_name = self._evaluation.cases.input_name  # In templates of scorers; the journal does not record it.
         case = recorded_case(path, state, self._files, input_name)
+
         return TrialWork(
             trial=trial,
             case=case,
@@ -312,5 +303,4 @@ class _Outputs:
         return item
 
     def close(self) -> None:
-        """Record nothing."""
         self.is_closed = True

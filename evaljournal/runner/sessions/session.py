@@ -5,7 +5,7 @@ Starting a run and resuming one differ only in what the journal already records.
 
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -154,11 +154,10 @@ async def seal(path: Path, *, files: Files = DISK, in_thread: InThread = run_in_
 
 
 class Session:
-    """One session of a run of an evaluation."""
-
     def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, **options: Any) -> None:
         self.evaluation = evaluation
         self.path = path
+
         setting_names, option_names = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
         for name in options:
             if name not in setting_names | option_names:
@@ -169,6 +168,7 @@ class Session:
         self.only_variants = as_strings(self.overrides.pop("only_variants", ())) if selects_variants else ()
         """Variants of this session, if it resumes only some of the run's."""
         self.options = Options(**{name: value for name, value in options.items() if name in option_names})
+
         self.on_unresponsive: Callable[[Outcome], object] | None = None
         """Called with the outcome if calls do not end. Without it, or if it returns for a finished run, the session waits."""
         self.is_started = False
@@ -203,44 +203,37 @@ class Session:
             self._preparation_scope.cancel()
 
     async def run(self) -> Outcome:
-        """Run the session."""
-        with ExitStack() as self._offline:
-            return await self._run_session()
-
-    async def _run_session(self) -> Outcome:
+        options = self.options
         self._token = trio.lowlevel.current_trio_token()
-        if self._interrupts:
-            self._handle_interrupt()
-        preparation: tuple[RunState, Plan | None] | None = None
-        with self._preparation_scope:
-            preparation = await self._prepare()
-        if preparation is None or self._interrupts:
-            raise KeyboardInterrupt  # Nothing was written.
-        state, plan = preparation
-        if plan is None:
-            is_finished, options = state.outcome == "finished", self.options
-            head = await seal(self.path, files=options.files, in_thread=options.in_thread) if is_finished else None
-            return attrs.evolve(self._already_done(state), head=head or state.head)
-        if plan.settings.workers is None:
-            await self._wait(self.options.wait_ready)
-            return await self._run_at_free_path(state, plan)
-        workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, self.options.task)
-        async with workers.open():
-            await self._wait(workers.wait_ready)  # Before anything is written.
-            await self._wait(self.options.wait_ready)
+
+        async with AsyncExitStack() as stack:
+            state, plan = await self._before_writing(partial(self._prepare, stack))
+            if plan is None:
+                is_finished = state.outcome == "finished"
+                head = await seal(self.path, files=options.files, in_thread=options.in_thread) if is_finished else None
+                return attrs.evolve(self._already_done(state), head=head or state.head)
+
+            workers = None
+            if plan.settings.workers is not None:
+                workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, options.task)
+                await stack.enter_async_context(workers.open())
+                await self._before_writing(workers.wait_ready)
+            if options.wait_ready is not None:
+                await self._before_writing(options.wait_ready)
             return await self._run_at_free_path(state, plan, workers)
 
-    async def _wait(self, wait: Callable[[], Awaitable[object]] | None) -> None:
-        """Wait for something before anything is written; raise KeyboardInterrupt if the session is interrupted meanwhile."""
-        if wait is None:
-            return
+    async def _before_writing(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call before anything is written; raise KeyboardInterrupt if the session was interrupted by its end."""
         self._preparation_scope = trio.CancelScope()
+        if self._interrupts:
+            self._handle_interrupt()
         with self._preparation_scope:
-            await wait()
-        if self._preparation_scope.cancelled_caught or self._interrupts:
-            raise KeyboardInterrupt
+            result = await call()
+            if not self._interrupts:
+                return result
+        raise KeyboardInterrupt
 
-    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: "Workers | None" = None) -> Outcome:
+    async def _run_at_free_path(self, state: RunState, plan: Plan, workers: "Workers | None") -> Outcome:
         """Run the session at its path, or at the next one that no other process takes."""
         clock = Clock(self.options.wall)
         while True:
@@ -251,7 +244,7 @@ class Session:
                     raise
                 self.path = self.options.next_path()  # With the same plan: its cases may be readable only once.
 
-    async def _prepare(self) -> tuple[RunState, Plan | None]:
+    async def _prepare(self, stack: AsyncExitStack) -> tuple[RunState, Plan | None]:
         """Read the journal and plan the session; nothing is written."""
         add_environment()
         self._environment = await self._in_thread(self.options.environment)
@@ -260,7 +253,7 @@ class Session:
         if effective_settings(self.evaluation.settings, self.overrides, recorded_settings)[0].offline:
             from evaljournal.runner.steps.replies.offline import offline  # noqa: PLC0415  # few runs need it
 
-            self._offline.enter_context(offline())
+            stack.enter_context(offline())
         plan = await self._in_thread(lambda: self._plan(state))
         if plan is not None:
             self._batches(plan, state)
@@ -348,6 +341,7 @@ class Session:
         changed_settings = self._record_start(recorder, plan)
         seq = state.seq
         recorder.close_attempts()
+
         trials = self._trial_source(recorder, plan)
         await journal.wait_durable(seq)  # No call may start before the new file is on disk.
         async with AsyncExitStack() as stack:
@@ -362,6 +356,7 @@ class Session:
 
                 opening = open_workspaces(journal.run, plan, state.trials, self.options.in_thread, clean)
                 layers.append(await stack.enter_async_context(opening))
+
             executor = assemble(
                 recorder,
                 plan,
@@ -394,13 +389,16 @@ class Session:
         state, reason, detail = recorder.state, executor.shutdown.reason, executor.shutdown.detail
         is_planned = 0 < state.totals.total == state.sessions.planned
         is_partial = bool(self.only_variants) or self.options.trials is not None
-        is_complete = is_planned or (trials.is_closed and not is_partial)  # The last trial may end after a stop.
-        if is_partial and reason is None and not (is_complete and state.totals.done == state.totals.total):
+        is_complete = is_planned or (trials.is_closed and not is_partial)
+        is_finished = is_complete and state.totals.done == state.totals.total  # The last trial may end after a stop.
+
+        if is_partial and reason is None and not is_finished:
             parts = (
                 f"{', '.join(self.only_variants)} ran; other variants" if self.only_variants else "selected trials ran; others"
             )
             reason, detail = "interrupted", f"only {parts} are not finished"
-        if reason is None or (is_complete and state.totals.done == state.totals.total and reason != "dataset_failed"):
+
+        if reason is None or (is_finished and reason != "dataset_failed"):
             recorder.finish()
             return Outcome(self.path, state, recorder.journal.head, "", "")
         share = self.options.budget_share if reason == "budget" else None
@@ -426,6 +424,7 @@ class Session:
         if state.started is None:
             starts.append(recorder.record(plan.run_started).h)
         run_started, old_settings = plan.run_started, dict(state.settings)
+
         changes = adopted_changes(state.started or run_started, run_started, trusted=self.options.trust)
         new_settings = {
             name: value
@@ -433,6 +432,7 @@ class Session:
             if name not in old_settings or old_settings[name] != value
         }
         git, old_git = (start.environment.get("git", "") for start in (run_started, state.started or run_started))
+
         session_started = recorder.record(
             SessionStarted(
                 session=len(state.sessions) + 1,
@@ -448,6 +448,7 @@ class Session:
         )
         # Blocking, so that the list is complete before the records are on disk: then a crash cannot make the run foreign.
         environment.list_own(recorder.journal.run, [*starts, session_started.h])
+
         visible_names = old_settings.keys() - {"overridden", "scorer_slots"}
         changed_settings = {name: (old_settings[name], value) for name, value in new_settings.items() if name in visible_names}
         return changed_settings if git in {"", old_git} else {**changed_settings, "git revision": (old_git or "none", git)}
@@ -460,6 +461,7 @@ class Session:
             stack, recorder.journal.run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers
         )
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
+
         keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
         tasks = await opener.tasks(tasks_to_open, settings.loop, hooks)
         layers = await opener.layers(
@@ -469,6 +471,7 @@ class Session:
             grace=settings.grace,
             gateway=settings.gateway,
         )
+
         slots = plan.scorer_slots
         open_scorers = [await opener.scorer(scorer, keys[scorer.name], slots.get(scorer.name)) for scorer in scorers]
         if plan.replies is not None:
@@ -508,6 +511,7 @@ class Session:
         self._executor = executor
         if self._interrupts:
             trio.lowlevel.current_trio_token().run_sync_soon(self._handle_interrupt)
+
         has_returned = False
         try:
             await executor.run(

@@ -30,7 +30,6 @@ _CONCURRENT: Final = 8
 
 
 def recorded_case(path: Path, state: TrialState, files: Files, input_name: str = "input") -> Case:
-    """Return the case of a trial as it is recorded."""
     event = fetch(path, *state.input_location, files=files).event
     assert isinstance(event, TrialEnqueued)
     metadata = event.metadata if isinstance(event.metadata, dict) else {}

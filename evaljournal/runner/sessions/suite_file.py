@@ -31,8 +31,6 @@ _NAME: Final = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]*")
 
 @attrs.frozen(kw_only=True)
 class SuiteEntry:
-    """An evaluation of a suite."""
-
     name: str
     reference: str
     """Where it is defined: `evals/capitals.py:capitals`, or the definition of an evaluation without code."""
@@ -42,8 +40,6 @@ class SuiteEntry:
 
 @attrs.frozen(kw_only=True)
 class Suite:
-    """A suite: its directory, and what its file has."""
-
     path: Path
     name: str
     settings: Mapping[str, Any]
@@ -58,7 +54,6 @@ class Suite:
         return {entry.name: self.path / entry.run for entry in self.entries}
 
     def encode(self) -> bytes:
-        """Return the content of the file."""
         entries = [attrs.asdict(entry) for entry in self.entries]
         value = {"format": _FORMAT, "version": _VERSION, "name": self.name, "settings": self.settings, "evaluations": entries}
         return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -78,7 +73,6 @@ class Suite:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every evaluation has finished."""
         return all(segments.is_run(path) and run_finish(path) is not None for path in self.runs.values())
 
 
@@ -87,7 +81,6 @@ def _digest(content: bytes) -> str:
 
 
 def is_suite(path: Path) -> bool:
-    """Return whether a directory is a suite."""
     return os.path.lexists(path / FILE) and not segments.is_run(path)
 
 
@@ -101,6 +94,7 @@ def read_suite(path: Path) -> Suite:
         raise UsageError(f"{path / FILE} cannot be read: {exc.strerror}") from exc
     except ValueError as exc:
         raise BlobDamaged(path, FILE, f"is not JSON ({exc})") from exc
+
     if not isinstance(value, dict) or value.get("format") != _FORMAT:
         raise BlobDamaged(path, FILE, "is not the file of a suite")
     if value.get("version") != _VERSION:
@@ -108,9 +102,11 @@ def read_suite(path: Path) -> Suite:
             f"{path / FILE} has version {value.get('version')!r:.20} of the format; this version of evaljournal reads "
             f"{_VERSION}; use a newer one"
         )
+
     name, settings, entries = (cast("dict[str, Any]", value).get(key) for key in ("name", "settings", "evaluations"))
     if not isinstance(name, str) or not isinstance(settings, dict) or not isinstance(entries, list) or not entries:
         raise BlobDamaged(path, FILE, "has no name, no settings or no evaluations")
+
     suite_entries = tuple(_entry(path, entry) for entry in entries)
     for names in ([entry.name for entry in suite_entries], [entry.run for entry in suite_entries]):
         if len(set(names)) < len(names):
@@ -120,11 +116,11 @@ def read_suite(path: Path) -> Suite:
 
 
 def _entry(path: Path, value: Any) -> SuiteEntry:
-    fields: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    texts = [fields.get(field.name) for field in attrs.fields(SuiteEntry)]
-    if not all(isinstance(text, str) for text in texts) or not _NAME.fullmatch(str(fields["run"])):
+    recorded: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    fields: dict[str, Any] = {field.name: recorded.get(field.name) for field in attrs.fields(SuiteEntry)}
+    if not all(isinstance(text, str) for text in fields.values()) or not _NAME.fullmatch(str(fields["run"])):
         raise BlobDamaged(path, FILE, "has an invalid evaluation")
-    return SuiteEntry(**{field.name: fields[field.name] for field in attrs.fields(SuiteEntry)})
+    return SuiteEntry(**fields)
 
 
 def newest_suite(directory: Path = RUNS) -> Path | None:

@@ -31,6 +31,7 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
             problem = f"scorer {name!r} runs in workers, but the run has none"
             raise UsageError(problem, hint="--workers processes, or workers=ProcessWorkers() in Python, starts some")
         return
+
     if not pool.runs_tasks and not any(scorer.workers for scorer in evaluation.scorers.values()):
         raise UsageError("only scorers run in the workers, but no scorer is defined with workers=True")
     if settings.offline:
@@ -42,6 +43,7 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
     if settings.gateway and pool.runs_tasks and not (pool.is_local and all(map(_starts_processes, evaluation.tasks.values()))):
         problem = "in workers, only commands on this machine call models through the gateway"
         raise UsageError(problem, setting="gateway", value=True)
+
     own_retry, retry = evaluation.settings.retry, settings.retry
     if (own_retry.on, own_retry.fail_on, own_retry.classify) != (retry.on, retry.fail_on, retry.classify):
         raise UsageError("workers classify exceptions with the retry=… of @evaluation; put on, fail_on and classify there")
@@ -59,6 +61,7 @@ def new_workers(
 
     variants = variants if pool.runs_tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
+
     tasks = _tasks_as_data(evaluation, variants)
     reference = "" if tasks else reference or _reference(evaluation)
     opening = {
@@ -75,6 +78,7 @@ def new_workers(
         "write_ahead": settings.write_ahead,
         "environment": _environment(pool.environment),
     }
+
     has_one_key = not TaskKeys.of(evaluation, settings.limit_key).has_several
     is_limited = has_one_key and not opening["scorers"]
     slots = settings.slots if is_limited and settings.slots is not None else math.inf

@@ -91,6 +91,7 @@ def lock_workspaces(run: str) -> Generator[None]:
     directory = directory_of(run)
     _remove_links(directory)
     directory.mkdir(parents=True, exist_ok=True)
+
     try:
         lock = Lock(directory, DISK)
     except JournalLocked as exc:
@@ -131,7 +132,6 @@ class WorkspaceLayer(PhasesLayer):
         """Trial → the workspace of an attempt that has ended, until its trial is done."""
 
     def wrap(self, task: Task, variant: str) -> Task:
-        """Return a task whose attempts have workspaces."""
         return WrappedTask(task, partial(self._call, self._files[variant]))
 
     async def _call(self, files: Mapping[str, bytes], task: Task, work: TrialWork, on_late: OnLateResult) -> Any:
@@ -185,6 +185,7 @@ class WorkspaceLayer(PhasesLayer):
             places[path] = status.st_ino, status.st_ctime_ns
         for name in HOMES.values() if self._has_home else ():
             (workspace.home / name).mkdir(parents=True)
+
         original = self._original.with_files(files) if files else self._original
 
         def compare() -> Mapping[str, Any]:

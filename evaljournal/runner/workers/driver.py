@@ -31,6 +31,7 @@ from evaljournal.runner.steps.attempt_steps import (
     AttemptEnded,
     AttemptSteps,
     CallAdmission,
+    CallGate,
     LimitedCall,
     OverLimit,
 )
@@ -76,8 +77,6 @@ Job = object
 
 @attrs.define(eq=False)
 class RemoteCall:
-    """A call in a worker."""
-
     sink: Sink | None
     steps: AttemptSteps | None
     reusable_seqs: frozenset[int]
@@ -93,6 +92,11 @@ class RemoteCall:
     """Step → what is recorded of its model call."""
     rejected_seconds: float = 0.0
     """Seconds that its model calls have waited after they were rejected."""
+
+    @property
+    def gate(self) -> CallGate | None:
+        """Where its model calls wait for rate limits; None: nowhere."""
+        return None if self.steps is None else self.steps.gate
 
     def count(self, kind: Literal["notes", "steps", "syncs", "admissions", "rejections", "replies"], number: int = 1) -> None:
         """Count what its worker sent; raise `InvalidFrame` if it is too much."""
@@ -112,6 +116,7 @@ class RemoteCall:
             event = decode({**fields, "trial": self.steps.trial, "attempt": self.steps.attempt})
         except (TypeError, KeyError, ValueError, JournalError) as exc:
             raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
+
         if not isinstance(event, StepEvent):
             raise InvalidFrame("it sent an event that is not a step")
         if event.step in self._steps_ended or event.step > _MAX_STEP:
@@ -124,14 +129,15 @@ class RemoteCall:
             if event.continues and event.continues not in self._steps_ended:
                 raise InvalidFrame(f"it sent a step that continues step {event.continues}")
             event = self._end_step(event)
+
         self._steps_ended.add(event.step)
         self.steps.record(event)
 
     def read_reply(self, fields: dict[str, Any]) -> None:
         """Read the rate limits in the head of the reply to a model call in the worker."""
         self.count("replies")
-        if self.steps is not None and self.steps.gate is not None:
-            self.steps.gate.read(*parse_reply(fields))
+        if self.gate is not None:
+            self.gate.read(*parse_reply(fields))
 
     def _end_step(self, event: StepCompleted | StepFailed) -> StepCompleted | StepFailed:
         """Return the end of a step with what is known here: the longest time that it can have taken, and its admission."""
@@ -141,8 +147,8 @@ class RemoteCall:
         admission = admission._replace(waited=admission.waited + min(max(event.waited, 0.0), self.rejected_seconds))
         if admission != (event.key, event.need, event.waited):
             changes |= admission._asdict()
-        if isinstance(event, StepCompleted) and self.steps is not None and self.steps.gate is not None:
-            self.steps.gate.end(event.step, event.usage)
+        if isinstance(event, StepCompleted) and self.gate is not None:
+            self.gate.end(event.step, event.usage)
         return evolve_fact(event, **changes) if changes else event
 
     def end(self, outcome: Any) -> None:
@@ -171,17 +177,13 @@ class Worker:
     """Why it ended."""
     ready_at: float = attrs.field(factory=trio.current_time)
     has_run_call: bool = False
-    """Whether it has run a call."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another job."""
         return self.owner is None and not self.is_draining and self.places_used < self.places
 
 
 class Workers:
-    """The workers of a session."""
-
     def __init__(
         self,
         pool: WorkerPool,
@@ -206,6 +208,7 @@ class Workers:
         self._places = places
         self._grace = grace
         self._stop_grace = min(stop_grace, grace)
+
         self._nursery: trio.Nursery
         self._start_worker: StartWorker
         self._numbers, self._calls = itertools.count(1), itertools.count(1)
@@ -220,11 +223,13 @@ class Workers:
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
         """Whether workers may be draining for such jobs."""
+
         self._starting_count = 0
         self._failed_starts = 0
         self._begin = b""
         self._problem: UsageError | None = None
         self._change_event = trio.Event()
+
         self.on_room: Callable[[], None] = lambda: None
         """Called when a job may find a place."""
         self.on_problem: Callable[[str], None] = lambda _: None
@@ -251,8 +256,8 @@ class Workers:
         There is no journal yet that could record the reason for the wait, so it is printed.
         """
         self._grow()
-        for _ in range(int(self._size)):
-            self._start()
+        self._start(int(self._size))
+
         started_at = trio.current_time()
         report_at = started_at + FIRST_REPORT_DELAY
         while len(self._workers) < (count := max(1, int(self._size))) and self._problem is None:
@@ -271,16 +276,13 @@ class Workers:
         self._begin = orjson.dumps({"begin": run})
         for worker in self._workers:
             worker.pipe.send(self._begin)
-        for _ in range(self._pool.spares):
-            self._start()
+        self._start(self._pool.spares)
 
     @property
     def has_room(self) -> bool:
-        """Whether a job can get a place."""
         return any(worker.has_room for worker in self._workers)
 
     def has_place(self, job: Job) -> bool:
-        """Return whether a job has a place in a worker that is still alive."""
         return job in self.places and self.places[job].is_alive
 
     def reserve(self, job: Job) -> None:
@@ -298,7 +300,6 @@ class Workers:
         self._assign_own_workers()
 
     def release(self, job: Job) -> None:
-        """Free the place of a job."""
         worker = self.places.pop(job, None)
         if worker is None or not worker.is_alive:
             return
@@ -317,6 +318,7 @@ class Workers:
         """Give free workers to jobs that need one of their own, or drain some for them: one worker, or at most half of them."""
         if not self._jobs_for_own_worker and not self._is_draining:
             return
+
         limit = max(1, len(self._workers) // 2)
         while self._jobs_for_own_worker and sum(worker.owner is not None for worker in self._workers) < limit:
             worker = next((worker for worker in self._workers if not worker.places_used), None)
@@ -326,6 +328,7 @@ class Workers:
             self.places[job] = worker
             worker.owner, worker.places_used, worker.is_draining = job, 1, False
             on_reserved()
+
         for worker in sorted(self._workers, key=lambda worker: worker.places_used):
             reserved_workers = sum(worker.owner is not None or worker.is_draining for worker in self._workers)
             worker.is_draining = bool(self._jobs_for_own_worker) and (
@@ -360,6 +363,7 @@ class Workers:
         finally:
             worker.calls.pop(number, None)
             self.release(job)
+
         if call.outcome is CANCELLED:
             raise WorkerEnded("worker_lost", "the worker ended the call")
         if isinstance(call.outcome, BaseException):
@@ -367,7 +371,6 @@ class Workers:
         return call.outcome
 
     async def _cancel(self, worker: Worker, number: int, call: RemoteCall) -> None:
-        """Cancel a call, and wait for its end; kill a worker that does not respond."""
         worker.pipe.send(orjson.dumps({"cancel": number}))
         grace = self._stop_grace if self.is_stopping() else self._grace
         with trio.CancelScope(shield=True), trio.move_on_after(grace):
@@ -381,21 +384,21 @@ class Workers:
         """Double the workers if all places are taken, up to the need of the slots; not if the pool has a fixed number."""
         if self._size == 0 and not self.has_room and not self.is_stopping():
             count = len(self._workers)
-            for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting_count):
-                self._start()
+            self._start(int(min(max(1, count), self._max_workers - count)) - self._starting_count)
 
-    def _start(self) -> None:
-        self._starting_count += 1
-        self._nursery.start_soon(self._run_worker, next(self._numbers))
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            self._starting_count += 1
+            self._nursery.start_soon(self._run_worker, next(self._numbers))
 
     async def _run_worker(self, number: int) -> None:
-        """Start a worker and handle its frames until it ends."""
         worker: Worker | None = None
         try:
             pipe = await self._start_worker(number)
         except WorkerDied as exc:
             self._handle_end(None, exc.detail)
             return
+
         try:
             pipe.send(self._opening)
             with trio.move_on_after(START_TIMEOUT) as start:
@@ -430,6 +433,7 @@ class Workers:
             message = fields.get("rejected")
             self._fail(message if isinstance(message, str) else self._with_advice("a worker did not report that it is ready"))
             return None
+
         self._starting_count -= 1
         worker = Worker(pipe.name or str(report.get("name"))[:200], pipe, self._places)
         if self._begin:
@@ -446,6 +450,7 @@ class Workers:
         call = worker.calls.get(number) if isinstance(number, int) else None
         if call is None:
             return
+
         match kind:
             case "end":
                 call.end(parse_end(fields))
@@ -473,7 +478,7 @@ class Workers:
     async def _admit(self, worker: Worker, question: int, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
         """Report to the worker when a model call may start, or why it never can."""
         answer: dict[str, Any] = {"silent": True}
-        if call.steps is not None and (gate := call.steps.gate) is not None:
+        if (gate := call.gate) is not None:
             try:
                 admission = gate.admit_now(step, limited_call, can_wait=True)
                 answer = {"silent": admission is not None}
@@ -485,14 +490,13 @@ class Workers:
     async def _wait_again(self, worker: Worker, question: int, step: int, failure: Failure, call: RemoteCall) -> None:
         """Report to the worker when a model call that was rejected may be sent again."""
         waited = None
-        if call.steps is not None and (gate := call.steps.gate) is not None:
+        if (gate := call.gate) is not None:
             with suppress(AttemptEnded):
                 waited = await gate.wait_again(step, failure)
         call.rejected_seconds += waited or 0.0
         worker.pipe.send(orjson.dumps({"answer": question, "waited": waited}))
 
     async def _sync(self, worker: Worker, question: int, call: RemoteCall) -> None:
-        """Report to the worker when the steps of a call are on disk."""
         if call.steps is not None and call.steps.sync is not None:
             with suppress(JournalError):  # The journal has failed, which ends the run.
                 await call.steps.sync()
@@ -515,11 +519,13 @@ class Workers:
         self.on_end(worker.name, reason, detail)
         for call in worker.calls.values():
             call.end(WorkerEnded(reason, detail))
+
         for workers in (self._workers, self._spares):
             if worker in workers:
                 workers.remove(worker)
         if self._spares and len(self._workers) < self._size:
             self._workers.append(self._spares.pop())
+
         if not worker.has_run_call and trio.current_time() < worker.ready_at + FAILED_START_WINDOW:
             self._failed_starts += 1
         self._start_missing(f"a worker ended before it ran anything ({detail})")
@@ -534,13 +540,10 @@ class Workers:
         if has_failed and not (self._begin and (self._workers or self._starting_count)):
             self._fail(problem)
         elif not has_failed and not self.is_stopping():
-            missing_count = int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting_count
-            for _ in range(missing_count):
-                self._start()
+            self._start(int(self._size) + self._pool.spares - len(self._workers) - len(self._spares) - self._starting_count)
             self._grow()
 
     def _with_advice(self, problem: str) -> str:
-        """Add the requirements on the pool's command, if it has one, to a problem."""
         command = self._pool.describe().get("command")
         advice = "connect its standard input and output to `python -m evaljournal.worker`, and print nothing else there"
         return problem if command is None else f"{problem}; the command must {advice}: {command}"

@@ -43,12 +43,10 @@ class ConvertedOutput:
         self._value = value
 
     def model_dump(self, *, mode: str) -> Any:  # noqa: ARG002  # the interface of pydantic, which `to_json` uses
-        """Return the converted value."""
         return self._value
 
 
 def parse_frame(frame: bytes) -> dict[str, Any]:
-    """Return the fields of a frame."""
     if has_too_many_values(frame):
         raise InvalidFrame(f"it sent a frame of more than {MAX_VALUES:,} values")
     try:
@@ -99,7 +97,6 @@ def parse_reply(fields: dict[str, Any]) -> tuple[int, int, dict[str, str]]:
 
 
 def parse_notes(fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Return the notes in a `note` frame of `size` bytes."""
     notes = fields.get("values")
     if size > MAX_NOTE or not isinstance(notes, dict):
         raise InvalidFrame("it sent invalid notes")
@@ -122,6 +119,7 @@ def parse_end(fields: dict[str, Any]) -> Any:
         return _parse_scores(fields["scores"])
     if fields.get("cancelled"):
         return CANCELLED
+
     try:
         failure, error = fields["failure"], fields["error"]
         retry_after, category, stop_reason = failure["retry_after"], failure["category"], failure["stop_reason"]
@@ -129,6 +127,7 @@ def parse_end(fields: dict[str, Any]) -> Any:
         texts = {name: error[name] for name in ("type", "message", "traceback", "location")}
     except (KeyError, TypeError) as exc:
         raise InvalidFrame("it sent the end of a call without an outcome") from exc
+
     is_valid = (
         category in get_args(FailureCategory)
         and stop_reason in (None, "unauthorized", "quota")
@@ -137,6 +136,7 @@ def parse_end(fields: dict[str, Any]) -> Any:
     )
     if not is_valid:
         raise InvalidFrame("it sent an invalid failure")
+
     wait = None if retry_after is None else float(retry_after)
     return RemoteError(
         Failure(category=category, retry_after=wait, stop_reason=stop_reason, resets=resets), Description(**texts)

@@ -23,8 +23,6 @@ class WorkerDied(Exception):
 
 
 class Pipe(Protocol):
-    """A connection to a worker."""
-
     @property
     def name(self) -> str:
         """Name of the worker; empty: the one that it reports, its host and process number."""

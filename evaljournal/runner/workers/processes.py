@@ -35,17 +35,14 @@ class ProcessPipe:
         self._lost_codes = lost_codes
         self._unsent_frames: list[bytes] = []
         self._has_unsent_frames = trio.Event()
-        self._chunks = 0
-        """Chunks that were read."""
+        self._chunks_read = 0
         self._printer = StderrPrinter()
 
     def send(self, frame: bytes, /) -> None:
-        """Send a frame."""
         self._unsent_frames.append(frame)
         self._has_unsent_frames.set()
 
     def kill(self) -> None:
-        """Kill the process and its group."""
         if self._process.returncode is None:
             self._kill_group()
 
@@ -61,8 +58,8 @@ class ProcessPipe:
         await self._process.wait()
         self._kill_group()
         chunks = -1
-        while chunks != self._chunks:
-            chunks = self._chunks
+        while chunks != self._chunks_read:
+            chunks = self._chunks_read
             await trio.sleep(_DRAIN_INTERVAL)
 
     async def write(self) -> None:
@@ -76,14 +73,14 @@ class ProcessPipe:
                 await self._process.stdin.send_all(b"\n".join(frames))
 
     async def frames(self) -> AsyncGenerator[list[bytes]]:
-        """Yield the frames that arrive."""
         assert self._process.stdout is not None
         splitter = FrameSplitter()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while chunk := await self._process.stdout.receive_some(_CHUNK):
-                self._chunks += 1
+                self._chunks_read += 1
                 if lines := splitter.split(bytes(chunk)):
                     yield lines
+
         with trio.move_on_after(EXIT_TIMEOUT) as timeout:
             await self._process.wait()
         if timeout.cancelled_caught:
@@ -93,7 +90,6 @@ class ProcessPipe:
         raise WorkerDied(exit_text(code), is_external=code in self._lost_codes)
 
     async def forward_stderr(self) -> None:
-        """Print the standard error of the worker."""
         assert self._process.stderr is not None
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for chunk in self._process.stderr:
@@ -212,9 +208,7 @@ class CommandWorkers(WorkerPool):
     kind = "command"
 
     def describe(self) -> dict[str, Any]:
-        """Return its description for the journal."""
         return {**super().describe(), "command": mask(self.command)}
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
-        """Open the pool for a session."""
         return _open_processes(shlex.split(self.command), lost_codes=[_CONNECTION_LOST])

@@ -18,6 +18,7 @@ async def call_in_worker(workers: Workers, variant: str, task: Task, work: Any, 
     steps = current_steps()
     assert steps is not None
     results = steps.available_results
+
     fields: dict[str, Any] = {"variant": variant, "trial": work.trial, "attempt": steps.attempt}
     if task.takes_trial:
         fields["case"] = _case_fields(work.case)
@@ -27,6 +28,7 @@ async def call_in_worker(workers: Workers, variant: str, task: Task, work: Any, 
         fields["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
     if environment := gateway_env():
         fields["gateway_env"] = environment
+
     reusable_seqs = frozenset(result.seq for _, result in results)
     return await workers.call(work, {"call": fields}, RemoteCall(note_sink(), steps, reusable_seqs))
 
@@ -39,14 +41,10 @@ class PlacedScoring(Protocol):
     """A call of a scorer that has a place in a worker."""
 
     @property
-    def input(self) -> ScorerInput:
-        """What the scorer is called with."""
-        ...
+    def input(self) -> ScorerInput: ...
 
 
 class RemoteScorer:
-    """A scorer that is called in a worker."""
-
     takes_trial: bool = True
 
     def __init__(self, name: str, workers: Workers) -> None:
@@ -54,7 +52,6 @@ class RemoteScorer:
         self._workers = workers
 
     async def call(self, job: PlacedScoring, _: OnLateResult, /) -> Any:
-        """Call the scorer, in the place that its job has."""
         scorer_input = job.input
         fields = {
             "scorer": self._name,

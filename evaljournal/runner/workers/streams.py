@@ -16,8 +16,6 @@ _MAX_LINE: Final = 4_000
 
 
 class FrameSplitter:
-    """Splits the standard output of a worker into frames."""
-
     def __init__(self) -> None:
         self._fragments: list[bytes] = []
         self._size = 0
@@ -42,7 +40,6 @@ class StderrPrinter:
         self._line = b""
 
     def print(self, chunk: bytes) -> None:
-        """Print the lines that end in a chunk."""
         *lines, self._line = (self._line + chunk).split(b"\n")
         while len(self._line) > _MAX_LINE:
             lines.append(self._line[:_MAX_LINE])

@@ -71,11 +71,9 @@ class Snapshot:
     subjects: Sequence[Mapping[str, Any]]
 
     def leaves(self) -> Iterator[dict[str, Any]]:
-        """Yield the leaves."""
         return self.values.leaves(self.state.trials, self.review.labels)
 
     def salter(self, secret: bytes) -> Salter:
-        """Return the function that gives the salts of the leaves and commitments."""
         heads = [subject["digest"][HEAD] for subject in self.subjects]
         return make_salter(secret, heads[0], "".join(heads[1:]))
 
@@ -174,6 +172,7 @@ def attest(path: Path, texts: Sequence[str], plan: Statement | None, *, evaluato
     claims = _claims(texts, snapshot.state.variants.names) if plan is None else plan.claims
     if plan is not None and (changes := _plan_differences(plan, snapshot)):
         raise UsageError(f"{path} is not the run that was planned: {', '.join(changes)} differ")
+
     result = _statement(snapshot, claims, snapshot.salter(make_secret(path)), evaluator)
     for claim, figure in zip(claims, result["predicate"][MEMBER]["figures"], strict=True):
         if not figure["values"]:
@@ -181,6 +180,7 @@ def attest(path: Path, texts: Sequence[str], plan: Statement | None, *, evaluato
             problem = f"no trial has a value of {claim.metric}, so nothing can be claimed about it"
             hint = "label outputs first: evaljournal review" if claim.is_label else ""
             raise UsageError(problem + suggest(claim.name, names - {claim.name}), hint=hint)
+
     if plan is not None:
         result["predicate"]["preRegistration"] = {"alg": "sha256", "value": sha256(plan.payload).hexdigest()}
     return _signed(result, key)
@@ -209,6 +209,7 @@ def _statement(snapshot: Snapshot, claims: Sequence[Claim], salt: Salter, evalua
     for leaf in snapshot.leaves():
         root.add(_hash(leaf, salt))
         means.add(leaf)
+
     members = means.members()
     values = {name: commitment(salt("commitment", name), value) for name, value in snapshot.identities().items()}
     tree = {"hash": "rfc6962-sha256", "size": root.size, "root": root.digest().hex()}
@@ -223,6 +224,7 @@ def _statement(snapshot: Snapshot, claims: Sequence[Claim], salt: Salter, evalua
         "harness": {"name": "evaljournal", "version": installed_version(), "digest": {"dirHash1": _package_digest()}},
         MEMBER: {**members[MEMBER], "version": VERSION, "tree": tree, "history": snapshot.history()},
     }
+
     subjects = list(snapshot.subjects)
     return {"_type": STATEMENT_TYPE, "subject": subjects, "predicateType": RESULT_TYPE, "predicate": predicate}
 
@@ -248,6 +250,7 @@ def plan_statement(
     for claim in claims:
         if not claim.is_label and claim.name.partition(".")[0] not in evaluation.scorers:
             raise UsageError(f"no scorer {claim.name!r}{suggest(claim.name, evaluation.scorers)}")
+
     predicate = {
         "claims": [{"metric": claim.metric, "comparator": claim.comparator, "threshold": claim.threshold} for claim in claims],
         "evaluator": {"id": evaluator},
@@ -264,7 +267,6 @@ def plan_statement(
 
 
 def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
-    """Return what of a run is not as it was planned."""
     started, state, planned = snapshot.started, snapshot.state, plan.predicate
     start = datetime.fromisoformat(state.sessions[0].at)
     is_equal = {
@@ -277,6 +279,7 @@ def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
         "calls (what-if has replaced some)": not substitution(state.settings),
         "times (the run started before the plan)": datetime.fromisoformat(planned["plannedAt"]) <= start,
     }
+
     for claim in plan.claims:
         if not claim.is_label and (tally := state.scores.get(claim.name)) is not None:
             version = planned["scorers"].get(claim.name, planned["scorers"].get(claim.name.partition(".")[0]))
@@ -285,7 +288,6 @@ def _plan_differences(plan: Statement, snapshot: Snapshot) -> list[str]:
 
 
 def check_plan(statement: Statement, plan: Statement) -> Iterator[Line]:
-    """Compare a statement with the plan that it refers to."""
     reference = statement.predicate.get("preRegistration", {}).get("value")
     is_equal = reference == sha256(plan.payload).hexdigest() and statement.claims == plan.claims
     yield Line.comparing("plan", is_equal, "the plan that the statement refers to")
@@ -310,11 +312,13 @@ def disclose(
     root = tree[-1]
     if root.hex() != statement.own["tree"]["root"]:
         raise UsageError(f"the trials of {path} are not those of the statement", hint="pass the statement of this run")
+
     if sample is not None:
         trials = [names[index] for index in sample_indexes(root, len(names), **sample)]
     chosen = set(names if trials is None else trials)
     for name in sorted(chosen.difference(names)):
         raise UsageError(f"the statement has no trial {name!r}{suggest(name, names)}")
+
     versions = {name: tally.version for name, tally in snapshot.state.scores.items()}
     header = {
         "bundle": VERSION,
@@ -361,10 +365,12 @@ def check_journal(path: Path, statement: Statement, plan: Statement | None) -> G
         yield Line("audit", "unchecked", gaps)
     else:
         yield Line("audit", "ok", "the run followed its rules")
+
     snapshot = _read_snapshot(path, statement)
     if snapshot.state.outcome != "finished":
         yield Line("head", "failed", "the run was not finished at the record that the statement is about")
         return None
+
     if snapshot.subjects != last.subjects:
         yield Line("head", "unchecked", "later records of the run or its review, which the statement is not about")
     yield from _member_lines(snapshot, read_secret(path), statement)
@@ -381,6 +387,7 @@ def _member_lines(snapshot: Snapshot, secret: bytes | None, statement: Statement
     stated, expected = ({**x, **x["predicate"], **x["predicate"][MEMBER]} for x in (statement.content, result))
     if secret is None:
         yield Line("root", "unchecked", "root and commitments: the salts are not in this copy of the run")
+
     for subject, text, names in (
         ("head", "the heads that the statement is about", ["subject"]),
         *([] if secret is None else [("root", "root and commitments", ["tree", "commitments"])]),
@@ -389,6 +396,7 @@ def _member_lines(snapshot: Snapshot, secret: bytes | None, statement: Statement
     ):
         wrong = [name for name in names if stated[name] != expected[name]]
         yield Line.comparing(subject, not wrong, f"as in the journal: {', '.join(wrong) or text}")
+
     is_same_code = stated["harness"] == expected["harness"]
     yield Line("members", "ok" if is_same_code else "unchecked", f"harness: {'' if is_same_code else 'not '}this evaljournal")
     yield Line("members", "unchecked", f"evaluator: {evaluator}, in the words of the issuer")

@@ -64,7 +64,6 @@ def make_secret(run: Path) -> bytes:
 
 
 def write_statement(statement: Statement, file: Path) -> None:
-    """Write a statement in its envelope."""
     write_atomically(file, [canonical(envelope(statement.payload, statement.signatures)), b"\n"])
 
 
@@ -82,10 +81,12 @@ def read_statement(file: Path, *, is_plan: bool | None = None) -> Statement:
         if is_bundle := data.startswith(BUNDLE):
             stream.seek(0)
             data = stream.readline(MAX_LINE)
+
     try:
         fields = orjson.loads(data)
     except ValueError as exc:
         raise InvalidClaim(f"{file} is neither a statement nor a bundle ({exc})") from exc
+
     statement = parse_envelope(fields.get("statement") if is_bundle else fields)
     if (False if is_bundle else is_plan) not in {None, statement.is_plan}:
         problem = "not a plan" if is_plan else "a plan, which has no trials; pass the statement of a run"
@@ -116,7 +117,6 @@ def claim_summaries(run: Path, head: str) -> list[str]:
 
 
 def newest_statement(run: Path) -> Path:
-    """Return the file of the newest statement about a run."""
     if not (files := kept_statements(run)):
         raise UsageError(f"{run} has no claim", hint="make one with `evaljournal attest`")
     return files[-1]

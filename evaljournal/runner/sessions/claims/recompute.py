@@ -45,8 +45,6 @@ def definitions(recorded: Any, versions: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Recomputation:
-    """Recomputes scores by the recorded definitions of their scorers."""
-
     def __init__(self, definitions: Mapping[str, Mapping[str, Any]], clock: Callable[[], float] = time.process_time) -> None:
         self._scorer = cache(lambda name: _scorer(definitions.get(name, {"name": ""})))  # It takes time to compile patterns.
         self._clock, self._seconds_left = clock, float(_SECONDS)

@@ -56,8 +56,6 @@ class PhasesLayer(Layer):
 
 
 class HooksLayer(PhasesLayer):
-    """Calls a set-up and a teardown around the task."""
-
     def __init__(
         self,
         hooks: Mapping[Role, tuple[Hook, FunctionTask]],
@@ -74,7 +72,6 @@ class HooksLayer(PhasesLayer):
         self._grace = grace
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
-        """Return a task with a set-up, a teardown, or both."""
         return WrappedTask(task, self._call)
 
     async def _call(self, task: Task, trial: TrialInput, on_late: OnLateResult) -> Any:
@@ -122,6 +119,7 @@ async def call_teardown(call: Callable[[], Awaitable[object]], limit: float, *, 
             error = error if scope.cancel_called else exc
         else:
             return {}
+
     description = describe(error)
     return {"error": description.type, "message": description.message}
 
@@ -133,6 +131,7 @@ async def _run_phase(hook: Hook, function: FunctionTask, arguments: Mapping[str,
     start_phase(hook.role)
     if has_handle:
         await _sync_steps()  # Otherwise a kill could leave a sandbox that no record knows.
+
     step = Step(hook.label, "other", step_input(None, hook.label), reusable=False, phase=hook.role)
     steps.begin(step)
     outer = attachments()

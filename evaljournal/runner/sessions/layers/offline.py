@@ -37,15 +37,11 @@ async def _call_offline(label: str, task: Task, value: Any, on_late: OnLateResul
 
 
 class OfflineLayer(Layer):
-    """Watches the connections of tasks."""
-
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002  # as in `Layer`
-        """Return a task that fails with the error of its first connection."""
         return OfflineTask(task, "a call of the task")
 
 
 def offline_scorers(scorers: Iterable[OpenScorer]) -> list[OpenScorer]:
-    """Return scorers whose calls fail with the error of their first connection."""
     return [
         attrs.evolve(scorer, task=OfflineTask(scorer.task, f"a call of the scorer {scorer.scorer.name!r}"))
         for scorer in scorers

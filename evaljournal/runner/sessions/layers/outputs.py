@@ -49,7 +49,6 @@ class MaskingLayer(Layer):
         self._in_thread = in_thread
 
     def change(self, work: TrialWork, outcome: Returned) -> Awaitable[Returned] | None:
-        """Mask secrets in an output, and note that it was changed."""
         return self._mask(work, outcome) if sent_secrets.values else None
 
     async def _mask(self, work: TrialWork, outcome: Returned) -> Returned:
@@ -68,7 +67,6 @@ class LargeOutputsLayer(Layer):
         self._journal = recorder.journal
 
     def change(self, work: TrialWork, outcome: Returned) -> Awaitable[Returned] | None:
-        """Write an output if it is large, and the disk was slow lately."""
         is_slow = self._journal.has_slow_blobs and is_large(outcome.output, _LARGE_OUTPUT)
         return self._write(work, outcome) if is_slow else None
 
@@ -94,19 +92,15 @@ class ConversionLayer(Layer):
 
 
 def error_outcomes(settings: Settings) -> list[str]:
-    """Return the outcomes of answers that are errors (`on_declined="error"`, `on_truncated="error"`)."""
     actions = {"declined": settings.on_declined, "truncated": settings.on_truncated}
     return [outcome for outcome, action in actions.items() if action == "error"]
 
 
 class AnswersLayer(Layer):
-    """Rejects answers with some outcomes."""
-
     def __init__(self, outcomes: Collection[str]) -> None:
         self._outcomes = frozenset(outcomes)
 
     def check(self, work: TrialWork, output: Any) -> Rejected | None:
-        """Return the error that an answer is."""
         answer = work.state.answer
         if answer is None or answer.outcome not in self._outcomes:
             return None
@@ -149,7 +143,6 @@ class TrialBudgetLayer(Layer):
         executor.late_recorder.on_record = self._check_in_flight
 
     def over_limit(self, work: TrialWork, usage: Any) -> Rejected | None:
-        """Return the error of a trial that has exceeded its budget."""
         budget = self._state.budget
         if budget is None or not self._state.is_over_budget(work.trial, usage):
             return None

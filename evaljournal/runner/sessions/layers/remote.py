@@ -15,13 +15,10 @@ from evaljournal.runner.workers.remote_task import call_in_worker
 
 
 class RemoteLayer(Layer):
-    """Calls the task in a worker."""
-
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
     def wrap(self, task: Task, variant: str) -> Task:
-        """Return a task that is called in the worker that has a place for it."""
         return WrappedTask(task, partial(call_in_worker, self._workers, variant))
 
     def noted(self, work: TrialWork, scope: CallScope, values: Mapping[str, Any]) -> bool:  # noqa: ARG002
@@ -36,5 +33,4 @@ class GatewayLayer(Layer):
         self._gateway = gateway
 
     def wrap(self, task: Task, variant: str) -> Task:  # noqa: ARG002
-        """Return a task that calls models through the gateway."""
         return WrappedTask(task, self._gateway.call, takes_trial=task.takes_trial)

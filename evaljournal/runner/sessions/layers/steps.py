@@ -73,10 +73,10 @@ class StepsLayer(Layer):
         return outcome
 
     def new_steps(self, work: TrialWork, attempt: int, scope: CallScope) -> AttemptSteps:
-        """Return the steps of an attempt, without any so far."""
         calls = self._new_calls(work, scope) if work.lane.is_live else None
         if calls is not None and (work.state.stage, work.state.attempts) != ("running", attempt):
             calls.close()
+
         loop = self._loop
         return AttemptSteps(
             work.trial,

@@ -29,18 +29,16 @@ from evaljournal.replay.state.steps import REUSES
 from evaljournal.runner.calls.call_size import CallSize
 from evaljournal.runner.calls.http.identity import rate_limit_identity
 from evaljournal.runner.calls.notes import engine_note
-from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
 from evaljournal.runner.retries.classify import Description, RemoteError
-from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.sessions.environment import Environment
 from evaljournal.runner.sessions.null_files import NullFiles
-from evaljournal.runner.sessions.plan import Plan
+from evaljournal.runner.sessions.plan import Plan, scheduling_settings
 from evaljournal.runner.sessions.rate_limits import ASYNC_SLOTS, TaskKeys
 from evaljournal.runner.sessions.session import Session
 from evaljournal.runner.sessions.what_if.recorded import InnerCall, RecordedAttempt, RecordedCalls, RecordedTrial
@@ -60,8 +58,6 @@ _START: Final = 1_800_000_000.0
 
 
 class _NoDisk(NullFiles):
-    """A disk that discards everything, and takes no time."""
-
     def pause(self, seconds: float = 0.0) -> None:
         """Return at once: the clock is virtual."""
 
@@ -86,8 +82,6 @@ def _seed_scheduler() -> None:
 
 
 class _Recomputation(Session):
-    """See the module."""
-
     def __init__(self, calls: RecordedCalls, limits: Mapping[str, Any] | None, slots: int | None) -> None:
         environment = Environment(pid=1, host="", boot_id="", versions={}, run="0" * 32)
         super().__init__(
@@ -103,6 +97,7 @@ class _Recomputation(Session):
             wall=lambda: _START + trio.current_time(),
             environment=lambda: environment,
         )
+
         self._calls = calls
         self._limits = limits
         self._slots = slots
@@ -113,6 +108,7 @@ class _Recomputation(Session):
         settings = _settings(recorded.settings, self._limits, self._slots)
         if calls.agent_keys:  # Their calls are seen, so that limits apply to these, and not to the attempts.
             settings = attrs.evolve(settings, durable=(MODEL_CALLS,))
+
         trials = calls.ended_trials
         remaining = {name: _remaining(trial, replays_429s=self._limits is None) for name, trial in trials.items()}
         tasks = {
@@ -124,22 +120,26 @@ class _Recomputation(Session):
             )
             for key in dict.fromkeys(trial.key for trial in trials.values())
         }
+
         task = next(iter(tasks.values()))
         names = dict.fromkeys(recorded.trials[name].variant for name in trials)
         variants = {name: Variant(name, {}, task) for name in names} if any(names) else None
         evaluation: Evaluation[Any, Any, Any] = Evaluation(
             task, cases=Dataset([]), settings=settings, name=_NAME, variants=variants
         )
+
         for scorer in calls.scorers:
             key, model = calls.scorer_keys.get(scorer, ""), calls.judge_models.get(scorer, "")
             is_shared = scorer in calls.scorer_keys and key in tasks
             identity = _identity(key) if is_shared or model else None
             judge = RecordedTask(remaining, settings, identity, tasks[key].model if is_shared else model, scorer)
             evaluation.score(name=scorer, timeout=None)(judge)
+
         self.evaluation = evaluation
         if len(tasks) == 1:  # A session names its only lane by an empty key.
             tasks = {"": task}
         keys = _Keys(None, {}, dict.fromkeys(names, ""), tasks, trials)
+
         slots = _scorer_slots(recorded.settings, calls.scorers, self._slots)
         started = evolve_fact(
             recorded.started,
@@ -149,6 +149,7 @@ class _Recomputation(Session):
             merged_from=None,
             forked_from=None,
         )
+
         has_default = recorded.settings.get("slots") == ASYNC_SLOTS and "slots" not in (
             recorded.settings.get("overridden") or ()
         )
@@ -164,14 +165,11 @@ def _enqueued(recorded: RunState, names: Iterable[str]) -> Iterator[Trial]:
 
 
 def _settings(recorded: Mapping[str, Any], limits: Mapping[str, Any] | None, slots: int | None) -> Settings:
-    """Return the recorded settings that decide when calls start; a policy of the user is replaced."""
-    policy, seed, timeout, reuse = (recorded.get(name) for name in ("policy", "seed", "timeout", "reuse_steps"))
-    return Settings(
+    """Return the recorded settings that decide when calls start."""
+    reuse = recorded.get("reuse_steps")
+    return scheduling_settings(
+        recorded,
         slots=slots or recorded.get("slots") or ASYNC_SLOTS,
-        timeout=timeout if isinstance(timeout, int | float) else None,
-        retry=Retry.from_settings(recorded) if "retry" in recorded else Retry(),
-        policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
-        seed=seed if isinstance(seed, int) else 0,
         limits=recorded.get("limits") if limits is None else limits,
         stop_on_same_error=None,
         record_requests=False,
@@ -213,7 +211,6 @@ class _Keys(TaskKeys):
     trials: Mapping[str, RecordedTrial]
 
     def key_of(self, case: Case, variant: str) -> str:  # noqa: ARG002  # the trial has it
-        """Return the recorded key of the trial of a case."""
         return self.trials[case.input].key
 
 
@@ -241,7 +238,6 @@ class RecordedTask:
 
     @asynccontextmanager
     async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
-        """Return this object: nothing has to be opened."""
         await trio.lowlevel.checkpoint()
         yield self
 

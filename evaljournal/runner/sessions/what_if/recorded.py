@@ -70,8 +70,6 @@ class RecordedAttempt:
 
 @attrs.define(eq=False)
 class RecordedTrial:
-    """What was recorded of the attempts and scorer calls of a trial."""
-
     key: str = ""
     """Its rate-limit key."""
     calls: dict[str, list[RecordedAttempt]] = attrs.field(factory=dict[str, list[RecordedAttempt]])
@@ -93,8 +91,6 @@ class _Running:
 
 
 class RecordedCalls:
-    """The calls of a run; see the module."""
-
     def __init__(self, state: RunState) -> None:
         self.state = state
         """That of the run, up to the record before the next one."""
@@ -114,7 +110,6 @@ class RecordedCalls:
         """Trial → the steps of interrupted attempts, which a later one may reuse."""
 
     def apply(self, record: Record) -> None:
-        """Add the next record."""
         event = record.event
         match event:
             case events.AttemptStarted():
@@ -165,11 +160,13 @@ class RecordedCalls:
         if isinstance(event, events.AttemptFailed):
             failure = Failure(category=event.category, retry_after=event.retry_after)
             self.counts["rate_limited"] += event.category == "rate_limited"
+
         usage = running.usage if event.usage is None else event.usage
         if running.steps:
             self.agent_keys.add(trial.key)
         first_calls, calls, tail = _calls(running, start, t)
         self._kept_steps.pop(event.trial, None)
+
         attempts = trial.calls.setdefault("", [])
         if attempts and (earlier := attempts[-1].failure) is not None and earlier.category == "fatal":
             attempts.pop()  # It stopped the run: a fatal failure is not retried otherwise.
@@ -208,6 +205,7 @@ class RecordedCalls:
                 return
             if isinstance(event, events.TrialScored) and scorer != event.scorer and scorer in trial.calls:
                 return  # Another score of the same call.
+
         failure = None
         if isinstance(event, events.ScorerCallFailed):
             category = "unavailable" if event.category == "timed_out" else event.category
@@ -255,6 +253,7 @@ def _calls(running: _Running, start: float, end: float) -> tuple[tuple[int, ...]
     steps = sorted(running.steps, key=lambda step: step[0])
     ends = [called_at + content[0] for _, _, called_at, content in steps]
     followers: list[list[int]] = [[] for _ in steps]
+
     first, gaps = list[int](), list[float]()
     asked_at = start
     for number, (_, recorded_at, _, _) in enumerate(steps):
@@ -263,6 +262,7 @@ def _calls(running: _Running, start: float, end: float) -> tuple[tuple[int, ...]
         earlier = max(ended, key=ends.__getitem__, default=None)
         (first if earlier is None else followers[earlier]).append(number)
         gaps.append(_seconds(asked_at - (start if earlier is None else ends[earlier])))
+
     calls = tuple(
         InnerCall(model, gap, seconds, usage, _size(usage, limit), tuple(numbers))
         for (_, _, _, (seconds, model, usage, limit)), gap, numbers in zip(steps, gaps, followers, strict=True)

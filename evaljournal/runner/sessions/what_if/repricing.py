@@ -52,7 +52,6 @@ class Repricing:
     """Trials whose attempt in flight, or whose judge (True), uses a line of a batch."""
 
     def apply(self, record: Record) -> None:
-        """Add the usage of the next record."""
         event = record.event
         match event:
             case events.AttemptStarted():
@@ -72,7 +71,6 @@ class Repricing:
                 pass
 
     def usage_of(self, step: events.StepCompleted | RecordedReply) -> Any:
-        """Return the usage of a step."""
         return self._of_reply(step.usage, step.output, model_of(step), is_inner=True)
 
     def _mark(self, trial: str, batch: int, *, is_judge: bool) -> None:
@@ -98,6 +96,7 @@ class Repricing:
         reply = reply.load() if isinstance(reply, Blob) else reply
         body = reply.get("body", reply) if isinstance(reply, dict) else None
         body = body.load() if isinstance(body, Blob) else body
+
         report = Report()
         if isinstance(body, str):
             report = StreamReport()
@@ -106,6 +105,7 @@ class Repricing:
         else:
             for part in body if isinstance(body, list) else [body]:
                 report.add(part)
+
         tier = BATCH if self.batch and not is_inner else report.tier
         return self._price(usage, report.model or model, tier, one_hour_writes(report.usage))
 
@@ -115,6 +115,7 @@ class Repricing:
         if not (is_amount(input_tokens) and is_amount(output_tokens)) or not new_model:
             self.counts["kept"] += "cost" in usage
             return usage
+
         self.counts["priced"] += 1
         tokens = {name: value for name, value in usage.items() if name not in {"cost", "unpriced_calls", "unpriced_model"}}
         price = price_of(split_model(new_model)[1], self.prices)
@@ -123,6 +124,7 @@ class Repricing:
             if price is None
             else price.cost(self._tokens(tokens, new_model, price, writes_1h, is_other=new_model != model), tier)
         )
+
         if cost is None:
             self.unpriced_models[new_model] = None
             return {**tokens, "unpriced_calls": 1, "unpriced_model": new_model}
@@ -139,6 +141,7 @@ class Repricing:
             writes = min(writes, tokens - cached)
             if price.cached is None:
                 self.uncached_models[model] = None
+
         if is_other and price.cache_write is None:
             writes = 0  # The other model charges for none: the tokens are input.
         writes_1h = min(writes_1h, writes)
@@ -187,7 +190,6 @@ class LiveEstimate:
     _longest: int = 0
 
     def add(self, steps: Collection[RecordedReply], repricing: Repricing) -> None:
-        """Add the steps of a trial."""
         length = max((step.step for step in steps), default=0)
         self._longest = max(self._longest, length)
         self.trials += length >= self.rewrite.from_step
@@ -206,6 +208,7 @@ class LiveEstimate:
             raise UsageError(
                 f"--from-step {rewrite.from_step} is beyond the last step of {path}; its longest trial has {self._longest}"
             )
+
         if rewrite.model is None and rewrite.system is None:
             return
         if "" in self._endpoints or not self._endpoints:

@@ -46,7 +46,6 @@ class PipeConnection:
                 _exit()  # The session has ended.
 
     def receive_first(self) -> bytes:
-        """Wait for the first frame."""
         frame = self._frames.get()
         return _exit() if frame is None else frame
 
@@ -97,7 +96,6 @@ def _exit() -> NoReturn:
 
 
 def main() -> None:
-    """Serve a session until it ends."""
     connection = PipeConnection()
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115  # for the process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The session stops its workers.

@@ -58,8 +58,6 @@ _MAX_STEP: Final = MAX_FRAME - 64
 
 
 class Connection(Protocol):
-    """The frames from and to the session."""
-
     def send(self, frame: bytes, /) -> None:
         """Send a frame, from any thread."""
         ...
@@ -70,7 +68,6 @@ class Connection(Protocol):
 
 
 def serve(connection: Connection, opening: bytes) -> None:
-    """Load the evaluation that the first frame names, and serve the session until it ends."""
     session = open_evaluation(connection, opening, _load)
     if session is not None:
         trio.run(Calls(connection, *session).run)
@@ -160,7 +157,6 @@ class _RemoteGate:
         return NO_ADMISSION if not can_wait or call[:3] in self._silent_keys else None
 
     async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
-        """Wait until the session admits a call, and records what it waited."""
         answer = await self._ask(self._frame(step, call))
         if error := answer.get("error"):
             raise OverLimit(error)
@@ -169,7 +165,6 @@ class _RemoteGate:
         return NO_ADMISSION
 
     async def wait_again(self, step: int, failure: Failure) -> float | None:
-        """Wait until the session lets a call that was rejected be sent again."""
         frame = {"again": self._number, "step": step, "category": failure.category, "retry_after": failure.retry_after}
         answer = await self._ask(frame)
         waited: float | None = answer["waited"]
@@ -179,7 +174,6 @@ class _RemoteGate:
         return {"admit": self._number, "step": step, "call": [*call[:3], *call.size]}
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
-        """Send the head of a reply to the session."""
         if (relevant_headers := limit_headers(status, headers)) is not None:
             self._silent_keys.clear()
             self._send(orjson.dumps({"reply": self._number, "step": step, "status": status, "headers": relevant_headers}))
@@ -189,8 +183,6 @@ class _RemoteGate:
 
 
 class Calls:
-    """The calls in flight."""
-
     def __init__(self, connection: Connection, evaluation: AnyEvaluation, opening: dict[str, Any]) -> None:
         self._send = connection.send
         self._connection = connection
@@ -199,6 +191,7 @@ class Calls:
         self._retry: Retry = evaluation.settings.retry
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
         self._key_rules = KeyRules.parse(opening.get("key_without", ()))
+
         self._scopes: dict[int, trio.CancelScope] = {}
         self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         """Question to the session → where its answer is awaited."""
@@ -211,7 +204,6 @@ class Calls:
         self._scorers: dict[str, OpenScorer] = {}
 
     async def run(self) -> None:
-        """Serve the session until it ends."""
         self._token = trio.lowlevel.current_trio_token()
         send, receive = trio.open_memory_channel[Any](math.inf)
 
@@ -269,12 +261,15 @@ class Calls:
             key_rules=self._key_rules,
             gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
+
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
         set_attachments(attachments_of({AttemptSteps: steps, StepRecorder: DurableSteps()}))
+
         value = fields["input"] if "input" in fields else _TrialInput(fields["trial"], Case(**fields["case"]))
         with set_gateway_env(fields.get("gateway_env", {})):
+            encode_output = partial(self._encode_output, number)
             await self._run_call(
-                number, self._tasks[fields["variant"]], value, scope, retry=self._retry, encode_result=self._encode_output
+                number, self._tasks[fields["variant"]], value, scope, retry=self._retry, encode_result=encode_output
             )
 
     async def _score(self, number: int, fields: dict[str, Any], scope: trio.CancelScope) -> None:
@@ -291,7 +286,7 @@ class Calls:
             cost=fields["cost"],
         )
 
-        def encode_scores(_: int, value: Any) -> bytes:
+        def encode_scores(value: Any) -> bytes:
             scores, name = open_scorer.scorer.scores(value), open_scorer.scorer.name
             if name in scores:
                 return _end_frame(number, score_fields(scores[name]))
@@ -309,9 +304,8 @@ class Calls:
         scope: trio.CancelScope,
         *,
         retry: Retry,
-        encode_result: Callable[[int, Any], bytes],
+        encode_result: Callable[[Any], bytes],
     ) -> None:
-        """Make a call and report its end; `encode_result` encodes its result."""
         phase = "task"
 
         def send_note(values: dict[str, Any]) -> None:
@@ -326,7 +320,7 @@ class Calls:
         with scope:
             try:
                 if is_started:
-                    end_frame = encode_result(number, await task.call(value, lambda _: thread_ended.set()))
+                    end_frame = encode_result(await task.call(value, lambda _: thread_ended.set()))
             except trio.Cancelled:
                 raise
             except BaseException as exc:  # noqa: BLE001  # reported
@@ -349,6 +343,7 @@ class Calls:
             if masked_output is not output:
                 output = masked_output
                 self._note(number, {f"{NOTE_PREFIX}masked": {"output": True}})
+
         try:
             try:
                 text, suffix = _payload(output), b""
