@@ -44,7 +44,6 @@ def _message(step: Mapping[str, Any]) -> Message:
 
 
 def _text(content: Any) -> str:
-    """Return a message: a text, or the texts of its parts."""
     if isinstance(content, list):
         return "\n".join(part["text"] for part in _mappings(content) if isinstance(part.get("text"), str))
     return "" if content is None else as_text(content)

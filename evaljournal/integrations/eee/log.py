@@ -36,8 +36,6 @@ def eee(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 class _Log:
-    """The results and the samples of one variant."""
-
     def __init__(self, source: Source, variant: str | None) -> None:
         self._source, self._variant = source, variant
         run_started = source.state.started
@@ -54,7 +52,6 @@ class _Log:
         self._checksum, self._rows = sha256(), 0
 
     def samples(self) -> Iterator[bytes]:
-        """Write a line for each output and score."""
         for trial in self._source.trials("completed", variant=self._variant):
             for score in trial.scores.values():
                 if isinstance(score.value, bool | int | float):
@@ -91,7 +88,7 @@ class _Log:
         }
 
     def results(self) -> Iterator[bytes]:
-        """Write the results; the samples have been written."""
+        """The samples must have been written: the results contain their checksum."""
         source, totals = self._source, self._source.totals(self._variant)
         state, sessions = source.state, source.state.sessions
         started_at = sessions[0].at if sessions else "1970-01-01T00:00:00Z"

@@ -48,7 +48,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Redirects keep the token on the same host only, and never leave https."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:  # noqa: PLR0917  # urllib's
-        """Return the next request."""
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if new.scheme not in {"https", old.scheme}:
             raise urllib.error.HTTPError(req.full_url, code, f"redirected to {new.scheme}", headers, fp)
@@ -60,8 +59,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class HubCases(RemoteCases):
-    """The rows of a split of a dataset."""
-
     def __init__(self, place: str) -> None:
         super().__init__(place)
         match = _PLACE.fullmatch(place)
@@ -73,16 +70,13 @@ class HubCases(RemoteCases):
 
     @property
     def stem(self) -> str:
-        """The name of the dataset."""
         return self._name.rpartition("/")[2]
 
     @property
     def address(self) -> str:
-        """The address with the commit and the split."""
         return f"hf://{self._name}@{self._info['sha']}:{self._files[0]}"
 
     def rows(self, delimiter: str | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the rows of all files."""
         number = 0
         for path in self._files[1]:
             file = _HubFile(self, path)
@@ -112,7 +106,6 @@ class HubCases(RemoteCases):
         raise AssertionError
 
     def url(self, path: str) -> str:
-        """Return the address of a file of the commit."""
         return f"{self._hub}/datasets/{self._name}/resolve/{self._info['sha']}/{quote(path)}"
 
     @cached_property
@@ -191,12 +184,10 @@ class _HubFile:
         return self._path
 
     def stat(self) -> SimpleNamespace:
-        """Return its size."""
         with self.open("rb") as stream:
             return SimpleNamespace(st_size=stream.seek(0, os.SEEK_END))
 
     def open(self, _: str) -> IO[bytes]:
-        """Open it for reading."""
         return io.BufferedReader(_Ranges(self._cases, self._cases.url(self._path)), _BLOCK)
 
 

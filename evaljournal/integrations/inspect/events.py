@@ -46,7 +46,6 @@ _STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "to
 
 
 def sample_events(source: Source, trial: TrialDetails, task: TaskModel) -> list[dict[str, Any]]:
-    """Return the events of a trial."""
     events: list[dict[str, Any]] = []
     for attempt in trial.attempts:
         events += _step_events(source, trial, attempt) if attempt.steps else [_model_event(source, trial, attempt, task)]
@@ -202,7 +201,6 @@ def _output_message(source: Source, trial: TrialDetails, attempt: AttemptDetails
 
 
 def output_of(source: Source, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
-    """Return the output of an attempt as a model's output."""
     usage = usage_of(model, attempt.total_usage).get(model)
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.has_output:
@@ -242,7 +240,6 @@ def _score_event(source: Source, trial: TrialDetails, score: ScoreDetails) -> di
 
 
 def _event(source: Source, trial: TrialDetails, kind: str, time: int, key: str) -> dict[str, Any]:
-    """Return the fields that all events have."""
     return {
         "event": kind,
         "uuid": uuid_of(source, trial.trial, kind, key),
@@ -306,7 +303,6 @@ def model_name(call: ModelCall) -> str:
 
 
 def target_of(expected: Any) -> str | list[str]:
-    """Return the expected output as a target."""
     if isinstance(expected, list) and all(isinstance(item, str) for item in expected):
         return expected
     return "" if expected is None else as_text(expected)

@@ -69,7 +69,6 @@ def _log(source: Source, variant: str | None) -> Iterator[bytes]:
     calls: Counter[str] = Counter()
     """Number of steps that called each model."""
     usage: dict[str, dict[str, float]] = {}
-    """Usage of the samples by model."""
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
         def write_file(name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -253,7 +252,6 @@ def _summary(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, 
 
 
 def _common_fields(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
-    """Return the fields that a sample and its summary share."""
     return {
         "id": trial.case,
         "epoch": trial.repeat,

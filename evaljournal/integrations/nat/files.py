@@ -79,7 +79,6 @@ def line(trial: TrialDetails, step_filter: Collection[str]) -> bytes:
 
 
 def _sample(source: Source, trial: TrialDetails) -> dict[str, Any]:
-    """Return a trial as NAT's `AtifEvalSample`."""
     return {
         "item_id": trial.trial,
         "trajectory": trajectory(source, trial),
@@ -102,7 +101,6 @@ def _llm_latency(trial: TrialDetails) -> float:
 
 
 def item(trial: TrialDetails, step_filter: Collection[str] = STEP_FILTER) -> dict[str, Any]:
-    """Return a trial as a NAT item."""
     metadata = trial.metadata if isinstance(trial.metadata, dict) else {}
     fields = {
         "id": trial.trial,
@@ -163,7 +161,6 @@ def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, A
 
 
 def _step(parent: str, event_type: str, request: Any, result: Any, **payload: Any) -> dict[str, Any]:
-    """Return NAT's `IntermediateStep`."""
     defaults = {"span_event_timestamp": None, "framework": None, "tags": None, "metadata": None, "usage_info": None}
     return {
         "parent_id": parent,

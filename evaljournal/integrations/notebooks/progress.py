@@ -25,8 +25,6 @@ _PRE: Final = '<pre style="font-family: ui-monospace, Menlo, Consolas, monospace
 
 
 class CellProgress(RunOutput):
-    """The cell that is being executed, or a line of the terminal."""
-
     def __init__(self, show: Callable[..., None]) -> None:
         self._show = show
         self._html = ""

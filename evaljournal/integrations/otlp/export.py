@@ -63,7 +63,6 @@ def _spans(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def models_of(source: Source) -> TaskModels:
-    """Return the models that the definition of the run names."""
     return TaskModels(source.state.started and source.state.started.definition)
 
 
@@ -92,7 +91,6 @@ def score_events(source: Source, trial: TrialDetails, after: int = _ALL) -> Iter
 
 
 def scope_of(source: Source) -> dict[str, Any]:
-    """Return the name and the version of what makes the spans."""
     run_started = source.state.started
     version = "" if run_started is None else run_started.environment.get("evaljournal", "")
     return {"name": "evaljournal", "version": as_text(version)}
@@ -244,7 +242,6 @@ def _step_span(source: Source, attempt: AttemptDetails, step: StepDetails, paren
 
 
 def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -> dict[str, Any]:
-    """Return the attributes of a step that calls a model, with its messages and tool calls."""
     messages, reply = messages_of(step.input), reply_of(step.output)
     attributes: dict[str, Any] = _call_attributes(call) if call.model else {"openinference.span.kind": "LLM"}
     attributes["gen_ai.operation.name"] = operation
@@ -260,7 +257,6 @@ def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message in the form of OpenTelemetry's conventions."""
     parts: list[dict[str, Any]] = []
     if message.role == "tool":
         parts = [{"type": "tool_call_response", "response": message.text}]

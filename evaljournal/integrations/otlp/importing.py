@@ -17,8 +17,7 @@ from evaljournal.runner.errors import UsageError
 
 _MODEL: Final = {"LLM", "chat", "text_completion", "generate_content"}
 _TOOL: Final = {"TOOL", "execute_tool"}
-_OURS: Final = "evaljournal."
-"""The prefix of our own attributes."""
+_PREFIX: Final = "evaljournal."
 
 
 def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
@@ -36,7 +35,7 @@ def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
         all_attributes = [_attributes(span.get("attributes")) for span in (root, *(span for span in spans if span is not root))]
         in_order = [_attributes(span.get("attributes")) for span in spans]
         row = case_of(
-            as_text(all_attributes[0].get(f"{_OURS}trial") or trace),
+            as_text(all_attributes[0].get(f"{_PREFIX}trial") or trace),
             _messages(all_attributes[0], in_order),
             annotation(expected, *all_attributes, *(_unprefixed(attributes) for attributes in all_attributes[:1])),
             output=_output(all_attributes[0]),
@@ -104,7 +103,7 @@ def _kind(span: Mapping[str, Any]) -> set[Any]:
 
 
 def _unprefixed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(_OURS): _parsed(value) for name, value in attributes.items() if name.startswith(_OURS)}
+    return {name.removeprefix(_PREFIX): _parsed(value) for name, value in attributes.items() if name.startswith(_PREFIX)}
 
 
 def _spans(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

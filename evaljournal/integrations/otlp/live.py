@@ -99,8 +99,6 @@ class _Rejected(Exception):
 
 
 class OtlpOutput(RunOutput):
-    """Sends the spans and the scores of a run until the session ends."""
-
     def __init__(self, traces: Address, logs: Address, *, has_content: bool) -> None:
         self._traces, self._logs = traces, logs
         self._has_content = has_content
@@ -199,7 +197,6 @@ class OtlpOutput(RunOutput):
         return has_read
 
     def _spans_of(self, source: Source, due: dict[str, int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the spans and the scores of trials that were not sent."""
         models, spans, events = models_of(source), list[dict[str, Any]](), list[dict[str, Any]]()
         for name, after in due.items():
             trial = source.trial(name)
@@ -283,7 +280,6 @@ def _without_content(part: dict[str, Any], trial: TrialDetails) -> dict[str, Any
 
 
 def otlp_output(url: str | None, *, retry_failed: bool = False, has_content: bool | None = None) -> OtlpOutput:  # noqa: ARG001  # what an output is called with
-    """Return the output of `--otlp URL`."""
     if has_content is None:  # A configuration file, which another user may have written, cannot make a run send anything.
         raise UsageError("otlp is not a value of --export; pass --otlp URL")
     url = url or os.environ.get(ENDPOINT, "")

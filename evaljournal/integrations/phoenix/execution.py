@@ -109,15 +109,11 @@ class Incomplete(Exception):
 
 @attrs.frozen(kw_only=True)
 class ExecutorSettings(Settings):
-    """Settings, and the parameters of AIMD."""
-
     aimd: Mapping[str, Any] | None = None
 
 
 @attrs.frozen(kw_only=True)
 class ExecutorConfig:
-    """The parameters of an executor."""
-
     function: Callable[[Any], Any]
     settings: ExecutorSettings
     options: Mapping[str, Any]
@@ -129,7 +125,6 @@ class ExecutorConfig:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
         name = getattr(self.function, "__name__", None) or type(self.function).__name__
         return _INVALID_CHARACTERS.sub("", name) or "function"
 
@@ -157,7 +152,6 @@ class StopHandle:
         self._forward()
 
     def attach(self, stop: Callable[[], None]) -> None:
-        """Set the function that stops the run."""
         self._stop = stop
         self._forward()
 
@@ -171,8 +165,6 @@ class StopHandle:
 
 
 class Execution:
-    """One run of an executor's function over some inputs."""
-
     def __init__(
         self,
         config: ExecutorConfig,
@@ -214,7 +206,6 @@ class Execution:
         return {**definition_of(unwrap_partial(self._config.function)), "variables": self._variables}
 
     def __call__(self, value: Any, /) -> Any:
-        """Call the function itself."""
         return self._config.function(value)
 
     @property

@@ -40,8 +40,6 @@ _log = logging.getLogger("evaljournal")
 
 
 class Executor(Protocol):
-    """Calls a function for every input."""
-
     def run(self, inputs: Sequence[Any]) -> Results:
         """Return outputs and details in the order of the inputs."""
         ...
@@ -73,7 +71,6 @@ class _Executor:
     """Base class of both executors. The public attributes may be changed between runs."""
 
     concurrency: int = 1
-    """Maximum number of concurrent calls."""
     timeout: float = math.inf
     """Seconds for one attempt; `math.inf`: no timeout."""
     _policy: str = "fixed"
@@ -92,7 +89,6 @@ class _Executor:
         output_type: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Configure the calls; see `AsyncExecutor`."""
         self.generate = generation_fn
         self.tqdm_bar_format = tqdm_bar_format
         """Format of the progress bar; None: no progress is shown."""

@@ -71,7 +71,6 @@ class Inputs(Dataset):
         return _InputTrials(self)
 
     def cases(self) -> Iterator[Case]:
-        """Return the inputs as cases."""
         return self._cases
 
     def _read(self, inputs: Iterable[Any]) -> Iterator[Case]:

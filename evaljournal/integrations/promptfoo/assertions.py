@@ -30,14 +30,11 @@ _PYTHON_FILE: Final = re.compile(r"(?:file://)?(.+\.py)(?::(\w+))?")
 
 @attrs.frozen
 class Function:
-    """A Python function that checks an output."""
-
     reference: str
     """`checks.py:get_assert`; empty if the configuration has its code."""
     body: str
     """The indented code; empty if it is in a file."""
     config: Any
-    """`config` of the assertion."""
 
 
 @attrs.define
@@ -113,7 +110,6 @@ class AssertionReader:
                 return value.plain
 
     def _grading_prompt(self, value: Value, variables: Mapping[str, Any]) -> Any:
-        """Return the prompt of the model that grades."""
         content = self.project.content(value)
         prompt = content.plain
         if isinstance(prompt, str):
@@ -175,7 +171,6 @@ class AssertionReader:
 
 
 def _common(fields: Mapping[str, Value], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that all assertions have."""
     common: dict[str, Any] = {key: fields[key].number(key) for key in ("threshold", "weight") if key in fields}
     if "metric" in fields and fields["metric"].data is not None:
         common["metric"] = nunjucks.render(fields["metric"].text("metric"), variables)

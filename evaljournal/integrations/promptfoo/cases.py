@@ -77,7 +77,6 @@ _OPTIONS: Final = (
 
 
 def csv_tests(text: str, path: Path) -> Iterator[tuple[Value, dict[str, Value]]]:
-    """Yield the rows of a CSV file as tests."""
     reader = csv.reader(StringIO(text, newline=""), strict=True)
     header: list[str] = []
     line = 1
@@ -150,8 +149,6 @@ def assertion_from_text(text: str) -> dict[str, Any]:
 
 @attrs.define
 class Cases:
-    """Reads tests."""
-
     project: Project
     assertions: AssertionReader
     prompts: Sequence[Prompt]
@@ -161,7 +158,6 @@ class Cases:
     _length: int = 0
 
     def read(self, tests: Value | None, scenarios: Value | None, default: Value | None) -> None:
-        """Read all tests."""
         try:
             self.default = {} if default is None else _present(self.project.content(default).fields("defaultTest"))
         except NotMapped as exc:
@@ -243,7 +239,6 @@ class Cases:
         return entries
 
     def _add(self, source: Value, fields: dict[str, Value]) -> None:
-        """Add the rows of a test."""
         fields, default = _present(fields), dict(self.default)
         options, metadata = (
             {**_fields(default.pop(key, None), key), **_fields(fields.pop(key, None), key)} for key in ("options", "metadata")
@@ -305,7 +300,6 @@ class Cases:
         return variables
 
     def _products(self, variables: dict[str, Value], source: Value, *, is_expanded: bool) -> Iterator[dict[str, Any]]:
-        """Yield every combination of the values of variables."""
         lists: dict[str, list[Any]] = {}
         for name, value in variables.items():
             is_list = is_expanded and isinstance(value.data, list) and value.data and isinstance(value.data[0].data, str)

@@ -11,7 +11,6 @@ from evaljournal.runner.errors import UsageError
 
 
 def import_promptfoo(config: Path, output: Path, *, partial: bool) -> None:
-    """Convert a promptfoo configuration to files in the directory `output`; report what has no counterpart."""
     imported = import_config(config, output)
     for omission in imported.omissions:
         echo(str(omission), err=True)

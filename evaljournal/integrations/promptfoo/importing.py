@@ -55,7 +55,6 @@ def toml_value(value: Any) -> str:
 
 
 def toml_lines(table: dict[str, Any]) -> str:
-    """Return the lines of a table."""
     return "".join(f"{_key(key)} = {toml_value(value)}\n" for key, value in table.items())
 
 
@@ -87,8 +86,6 @@ def _has_null(value: Any) -> bool:
 
 @attrs.frozen
 class Imported:
-    """The files of an imported configuration."""
-
     files: Mapping[Path, str]
     """Path → content; the configuration file is the last one. Empty if no test or no provider can be imported."""
     commands: tuple[str, ...]
@@ -178,7 +175,6 @@ def _variants(providers: Iterable[ImportedProvider], prompts: list[Prompt], proj
 
 
 def slug(text: str) -> str:
-    """Return a text as part of a name."""
     return _SLUG.sub("-", text)[:_MAX_SLUG].strip("-.")
 
 
@@ -194,8 +190,6 @@ def _unused(name: str, names: set[str]) -> str:
 
 @attrs.define
 class _Writer:
-    """Builds the files."""
-
     project: Project
     directory: Path
     description: str
@@ -212,7 +206,6 @@ class _Writer:
         self._name = slug("-".join(words)) or slug(config.parent.name) or "evaluation"
 
     def write(self, variants: list[_Variant]) -> Imported:
-        """Return the files."""
         rows = "".join(f"{json_text(row)}\n" for row in self.rows)
         data = self._file("jsonl", rows)
         if self.assertions.functions:
@@ -261,7 +254,6 @@ class _Writer:
         return self.directory / f"{_identifier(self._name)}_assertions.py"
 
     def _configuration(self, variants: list[_Variant], data: Path) -> str:
-        """Return the configuration file."""
         table: dict[str, Any] = {"name": self._name, "data": str(data), "input-key": "vars"}
         tables = [self._with_prompt_files(variant, variants) for variant in variants]
         shared = {key: value for key, value in tables[0].items() if all(other.get(key) == value for other in tables)}
@@ -367,7 +359,6 @@ def _judge(grader: Mapping[str, Any], *, has_url: bool) -> dict[str, Any]:
 
 
 def _identifier(name: str) -> str:
-    """Return a name as a Python identifier."""
     identifier = re.sub(r"\W", "_", name)
     return identifier if identifier.isidentifier() and not iskeyword(identifier) else f"evaluation_{identifier}"
 

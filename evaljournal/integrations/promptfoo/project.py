@@ -55,7 +55,6 @@ class Value:
     """The line of its key, or of the item of a list, counted from 1."""
 
     def error(self, message: str) -> UsageError:
-        """Return an error that names the place."""
         return UsageError(message, path=self.path, line=self.line)
 
     @property
@@ -76,7 +75,6 @@ class Value:
                 return self.data
 
     def items(self, name: str) -> "list[Value]":
-        """Return the items of a list."""
         if not isinstance(self.data, list):
             raise self.error(f"{name} must be a list, not {self.kind}")
         return cast("list[Value]", self.data)
@@ -90,19 +88,16 @@ class Value:
         return dict(cast("dict[str, Value]", self.data))
 
     def text(self, name: str) -> str:
-        """Return a text."""
         if not isinstance(self.data, str):
             raise self.error(f"{name} must be text, not {self.kind}")
         return self.data
 
     def number(self, name: str) -> float:
-        """Return a number."""
         if isinstance(self.data, bool) or not isinstance(self.data, int | float):
             raise self.error(f"{name} must be a number, not {self.kind}")
         return self.data
 
     def count(self, name: str) -> int:
-        """Return a whole number of at least 1."""
         number = self.number(name)
         if not isinstance(number, int) or number < 1:
             raise self.error(f"{name} must be a whole number of at least 1, not {number!r}")
@@ -140,7 +135,6 @@ def with_place(data: Any, path: Path, line: int) -> Value:
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Value:
-    """Parse a JSON value."""
     try:
         return with_place(read_json(text), path, line)
     except RecursionError:
@@ -150,7 +144,6 @@ def parse_json(text: str, path: Path, line: int = 1) -> Value:
 
 
 def parse_yaml(text: str, path: Path) -> Value:
-    """Parse a YAML document."""
     try:
         import yaml  # noqa: PLC0415  # an extra
     except ImportError as exc:
@@ -192,7 +185,6 @@ class _Builder:
     """Anchor → its value and the number of values in it; None while it is being read."""
 
     def add(self, event: Any) -> None:
-        """Add the next event."""
         line = event.start_mark.line + 1
         match type(event).__name__:
             case "ScalarEvent":
@@ -315,8 +307,6 @@ class Omission:
 
 @attrs.define
 class Project:
-    """The project of a configuration."""
-
     config: Path
     omissions: dict[Omission, None] = attrs.field(factory=dict[Omission, None])
     """In order, each once."""
@@ -328,7 +318,6 @@ class Project:
         self._root = self.config.absolute().parent.resolve()
 
     def omit(self, value: Value, text: str) -> None:
-        """Add something to the list of what is not imported."""
         self.omissions[Omission(value.path, value.line, text)] = None
 
     def convert_part(self, kind: str, value: Value) -> None:
@@ -347,7 +336,6 @@ class Project:
         return ", ".join(f"{sum(converted)} of {len(converted)} {kind}" for kind, converted in flags.items())
 
     def omit_keys(self, fields: dict[str, Value], name: str) -> None:
-        """Add all remaining keys of a mapping to that list."""
         for key, value in fields.items():
             self.omit(value, f"{name}.{key} is not mapped" if name else f"{key} is not mapped")
 
@@ -382,7 +370,6 @@ class Project:
         return [self.path(name, value, directory) for name in names]
 
     def read(self, path: Path) -> str:
-        """Read a text file."""
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)

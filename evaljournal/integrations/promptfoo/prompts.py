@@ -24,8 +24,6 @@ _DELIMITER: Final = re.compile(r"^\s*---\s*$", re.MULTILINE)
 
 @attrs.frozen
 class Prompt:
-    """A prompt."""
-
     label: str
     """The label in the configuration; empty if it has none."""
     source: Value = attrs.field(repr=False)
@@ -61,7 +59,6 @@ def read_prompts(value: Value | None, project: Project) -> list[Prompt]:
 
 
 def _prompts(item: Value, label: str, project: Project) -> Iterator[Prompt]:
-    """Yield the prompts of an entry."""
     name = ""
     if isinstance(item.data, dict):
         fields = item.fields("a prompt")

@@ -71,8 +71,6 @@ Kind = Literal["chat", "endpoint", "command", "python"]
 
 @attrs.frozen
 class ImportedProvider:
-    """A provider."""
-
     id: str
     label: str
     """Its label, or its id without the prefix."""
@@ -84,7 +82,6 @@ class ImportedProvider:
     source: Value = attrs.field(repr=False, kw_only=True)
 
     def takes(self, prompt: Prompt) -> bool:
-        """Return whether it is used with a prompt."""
         patterns = self.prompts
         return patterns is None or any(
             name in patterns or fnmatchcase(name, text) for name in prompt.names for text in patterns

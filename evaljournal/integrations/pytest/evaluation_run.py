@@ -57,7 +57,6 @@ class EvaluationRun:
         return state is not None and state.stage in DONE_STAGES and is_same(state, self.trials[trial])
 
     def details(self, trial: str) -> TrialDetails:
-        """Read everything about one trial."""
         return self._source.trial(trial)
 
     @cached_property

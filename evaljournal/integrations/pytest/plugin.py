@@ -34,8 +34,6 @@ _UNFINISHED: Final = 3
 
 
 class EvaluationPlugin:
-    """The hooks of a pytest session with evaluations."""
-
     def __init__(self, config: pytest.Config) -> None:
         if config.getoption("dist", "no") not in {"no", "loadgroup"}:
             raise pytest.UsageError("the tests of an evaluation run in one worker of xdist: add --dist loadgroup")
@@ -76,7 +74,6 @@ class EvaluationPlugin:
         return evaluation_run
 
     def start(self, evaluation_run: EvaluationRun, session: pytest.Session) -> None:
-        """Execute a run with the trials whose tests are selected."""
         config, trials = self._config, [item for item in session.items if isinstance(item, TrialItem)]
         evaluation_run.selected = frozenset(item.name for item in trials if item.run is evaluation_run)
         if reuse := config.getoption("evals_reuse"):
@@ -120,7 +117,6 @@ class EvaluationPlugin:
                 os._exit(_UNFINISHED)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the run of a test."""
         self._paths.update((Path(str(value)), None) for name, value in report.user_properties if name == _PROPERTY)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
@@ -131,7 +127,6 @@ class EvaluationPlugin:
                 end_session(path)
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
-        """Print the final report of each run."""
         paths = [run.path for run in self._runs.values() if run.path]  # Without results if it was interrupted.
         for path in dict.fromkeys([*paths, *self._paths]):
             with contextlib.suppress(JournalError):  # Its tests have reported it.
@@ -174,8 +169,6 @@ class EvaluationCollector(pytest.Collector):
 
 
 class RunItem(pytest.Item):
-    """A test that reports a part of a run."""
-
     def __init__(self, *, run: EvaluationRun, name: str, parent: EvaluationCollector, **options: Any) -> None:
         # In a worker of xdist. The mark `xdist_group` has this effect only with pytest before 9.2.
         group = f"@{run.evaluation.name}" if parent.config.getoption("loadgroup", default=False) else ""
@@ -184,7 +177,6 @@ class RunItem(pytest.Item):
         self.run = run
 
     def setup(self) -> None:
-        """Add the path of the run to the test result."""
         self.user_properties.append((_PROPERTY, str(self.run.path)))
 
     def reportinfo(self) -> tuple[os.PathLike[str], int, str]:
@@ -211,7 +203,6 @@ class TrialItem(RunItem):
             pytest.fail(escape_controls(error_text(run.details(self.name))), pytrace=False)
 
     def runtest(self) -> None:
-        """Report the scores."""
         trial, scorers = self.run.state.trials[self.name], self.run.evaluation.scorers
         text = "\n".join(f"{scorer}: {score_value_text(value)}" for scorer, (_, value) in trial.scores.items())
         is_failing = any(scorer.partition(".")[0] in scorers for scorer in trial.failing_scorers)
@@ -230,7 +221,6 @@ class GateItem(RunItem):
         self._gate = gate
 
     def runtest(self) -> None:
-        """Report whether the gate passes."""
         run = self.run
         assert run.path is not None
         if open_trials := run.open_trials:

@@ -105,7 +105,6 @@ class RayActor:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and its group."""
         if self._process is not None and self._process.poll() is None:
             self._kill_group(self._process)
 

@@ -70,7 +70,6 @@ class RayPipe:
         self._threads[-1].start()
 
     def send(self, frame: bytes, /) -> None:
-        """Send a frame."""
         self._frames.put(frame)
 
     def _write(self) -> None:
@@ -123,7 +122,6 @@ class RayPipe:
         return message
 
     async def wait_started(self) -> None:
-        """Wait until the process runs."""
         message = await self._receive()
         if not message.startswith(actor_process.STARTED):
             raise WorkerDied(message[1:].decode("utf-8", "replace"), is_external=True)
@@ -131,7 +129,6 @@ class RayPipe:
         self._start_thread(self._write)
 
     async def frames(self) -> AsyncGenerator[list[bytes]]:
-        """Yield the frames that arrive."""
         splitter = FrameSplitter()
         while True:
             message = await self._receive()
@@ -293,7 +290,6 @@ class _Cluster:
         return False
 
     async def _start_failure(self) -> str:
-        """Return why no node has started a worker."""
         with trio.move_on_after(_ANSWER_TIMEOUT):
             return await run_in_thread(self._start_failure_of_cluster, abandon_on_cancel=True)
         return _LOST_DETAIL
@@ -459,7 +455,6 @@ class RayWorkers(WorkerPool):
         return int(self.workers > 0 and not self.num_gpus and not self.resources)
 
     def describe(self) -> dict[str, Any]:
-        """Return its description for the journal."""
         return {
             **super().describe(),
             "address": self.address,

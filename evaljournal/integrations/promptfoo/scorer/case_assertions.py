@@ -49,7 +49,6 @@ from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score, ScorerInput, parameters_of
 
 COLUMN: Final = "assert"
-"""The column of the assertions."""
 _SET: Final = "assert-set"
 _KEYS: Final = frozenset({"type", "value", "threshold", "weight", "metric", "prompt", "scores"})
 GRADED: Final = ("llm-rubric", "model-graded-closedqa", "factuality")
@@ -85,14 +84,11 @@ class Assertion:
 
     @property
     def label(self) -> str:
-        """Its type as written."""
         return f"not-{self.type}" if self.is_negated else self.type
 
 
 @attrs.frozen
 class AssertionResult:
-    """The result of an assertion."""
-
     is_passed: bool
     score: float
     reason: str = ""
@@ -266,7 +262,6 @@ class Evidence:
 
     scorer_input: ScorerInput
     text: str
-    """The output as text."""
     seconds: float
     """Time limit of a search, or of the check of a JSON schema."""
     functions: Mapping[str, Callable[..., Any]]
@@ -486,16 +481,13 @@ class Assertions:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The names and the fingerprints of the functions."""
         return {"functions": {name: fingerprint_function(function) for name, function in self.functions.items()}}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the definition."""
         return digest(canonical([self.__name__, 1, self.definition], self.__name__))
 
     def with_time_limit(self, seconds: float) -> "Assertions":
-        """Return this scorer with another time limit of a search."""
         return attrs.evolve(self, seconds=seconds)
 
     def check(self, case: Case) -> None:
@@ -524,7 +516,6 @@ class Assertions:
         return {id(assertion): _local_result(assertion, evidence) for assertion in local_assertions}
 
     def __call__(self, output: Any, case: Case, latency: float | None, cost: float | None) -> dict[str, Score]:
-        """Score an output."""
         assertion_set = assertions_of(case)
         results = self.local_results(assertion_set, ScorerInput(output, case, latency=latency, cost=cost))
         return scores_of(assertion_set, results)

@@ -179,7 +179,6 @@ class GradedAssertions(ChatScorer, Assertions):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The model and the functions."""
         return {**self.chat.definition, **super().definition}
 
     def check(self, case: Case) -> None:
@@ -199,7 +198,6 @@ class GradedAssertions(ChatScorer, Assertions):
         return [self.with_system(*messages_of(assertion, output, case)) for assertion in graded_assertions]
 
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
-        """Return the size of the calls for an output."""
         return self.chat.size_of(self._conversations(scorer_input.output, scorer_input.case))
 
     def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> dict[str, float]:

@@ -209,7 +209,6 @@ class _Translation:
         return char
 
     def _class(self) -> str:
-        """Return the translation of a class."""
         self._position += 1
         is_negated = self._pattern.startswith("^", self._position)
         self._position += is_negated
