@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from evaljournal.replay.provider.messages import messages_of, reply_of
+from evaljournal.replay.provider.reports import objects_of
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.traces import Message, annotation, case_of, documents
 from evaljournal.runner.errors import UsageError
@@ -107,13 +108,13 @@ def _unprefixed(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spans(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for resource in _mappings(document.get("resourceSpans")):
-        for scope in _mappings(resource.get("scopeSpans")):
-            yield from _mappings(scope.get("spans"))
+    for resource in objects_of(document.get("resourceSpans")):
+        for scope in objects_of(resource.get("scopeSpans")):
+            yield from objects_of(scope.get("spans"))
 
 
 def _attributes(items: Any) -> dict[str, Any]:
-    return {as_text(item.get("key")): _value(item.get("value")) for item in _mappings(items)}
+    return {as_text(item.get("key")): _value(item.get("value")) for item in objects_of(items)}
 
 
 def _value(value: Any) -> Any:
@@ -123,7 +124,7 @@ def _value(value: Any) -> Any:
         case "intValue":
             return _integer(content)
         case "arrayValue":
-            return [_value(item) for item in _mappings(content.get("values"))] if isinstance(content, dict) else None
+            return [_value(item) for item in objects_of(content.get("values"))] if isinstance(content, dict) else None
         case "kvlistValue":
             return _attributes(content.get("values")) if isinstance(content, dict) else None
         case _:
@@ -145,7 +146,3 @@ def _integer(value: Any) -> int:
         return int(value)
     except (TypeError, ValueError):
         return 0
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
