@@ -31,14 +31,14 @@ def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _message(step: Mapping[str, Any]) -> Message:
-    results = dict[Any, list[str]]()
+    results = dict[str, list[str]]()
     for result in objects_of(fields_of(step.get("observation")).get("results")):
-        results.setdefault(result.get("source_call_id"), []).append(_text(result.get("content")))
+        results.setdefault(as_text(result.get("source_call_id")), []).append(_text(result.get("content")))
     calls = [
         {
             "name": as_text(call.get("function_name")),
             "arguments": call.get("arguments"),
-            "result": "\n".join(results.get(call.get("tool_call_id"), [])),
+            "result": "\n".join(results.get(as_text(call.get("tool_call_id")), [])),
         }
         for call in objects_of(step.get("tool_calls"))
     ]

@@ -31,8 +31,8 @@ def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
         raise UsageError("no spans; expected OTLP as JSON, with resourceSpans", path=path)
     for trace, spans in traces.items():
         spans.sort(key=lambda span: _integer(span.get("startTimeUnixNano")))
-        ids = {span.get("spanId") for span in spans}
-        root = next((span for span in spans if span.get("parentSpanId") not in ids), spans[0])
+        ids = {as_text(span.get("spanId")) for span in spans}
+        root = next((span for span in spans if as_text(span.get("parentSpanId")) not in ids), spans[0])
         all_attributes = [_attributes(span.get("attributes")) for span in (root, *(span for span in spans if span is not root))]
         in_order = [_attributes(span.get("attributes")) for span in spans]
         row = case_of(
