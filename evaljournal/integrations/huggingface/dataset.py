@@ -13,7 +13,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -101,7 +101,8 @@ class HubCases(RemoteCases):
                     status = exc.code
                     exc.close()
                 if attempt == _TRIES or (status is not None and status not in _RETRIED):
-                    raise UsageError(f"{url}: {status or ''} {_reason(exc)}".strip(), hint=_hint(status)) from exc
+                    reason = printable(getattr(exc, "reason", None) or exc, 200)
+                    raise UsageError(f"{url}: {status or ''} {reason}".strip(), hint=_hint(status)) from exc
             time.sleep(2 ** (attempt - 1))
         raise AssertionError
 
@@ -178,7 +179,6 @@ class _HubFile:
     def __init__(self, cases: HubCases, path: str) -> None:
         self._cases, self._path = cases, path
         self.suffix = PurePosixPath(path).suffix
-        self._size: int | None = None
 
     def __str__(self) -> str:
         return self._path
@@ -238,11 +238,6 @@ class _Ranges(io.RawIOBase):
         if self._whole is not None:
             self._whole.close()
         super().close()
-
-
-def _reason(exc: OSError) -> str:
-    reason: Iterable[Any] | Any = getattr(exc, "reason", None) or exc
-    return printable(reason, 200)
 
 
 def _hint(status: int | None) -> str:
