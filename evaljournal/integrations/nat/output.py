@@ -75,10 +75,8 @@ class NatOutput(RunOutput):
             raise UsageError(f"{self.directory} holds the output of another run", hint=_OTHER_DIRECTORY)
 
     async def update(self, live_run: LiveRun) -> None:
-        await self.update_until_cancelled(live_run.journal.path)
-
-    async def update_until_cancelled(self, run: Path) -> None:
         """Append each trial that is done, until cancelled."""
+        run = live_run.journal.path
         limiter = trio.CapacityLimiter(1)  # The user's threads must not delay it.
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
