@@ -101,7 +101,7 @@ class HubCases(RemoteCases):
                     status = exc.code
                     exc.close()
                 if attempt == _TRIES or (status is not None and status not in _RETRIED):
-                    reason = printable(getattr(exc, "reason", None) or exc, 200)
+                    reason = printable(str(getattr(exc, "reason", None) or exc), 200)
                     raise UsageError(f"{url}: {status or ''} {reason}".strip(), hint=_hint(status)) from exc
             time.sleep(2 ** (attempt - 1))
         raise AssertionError

@@ -1,6 +1,7 @@
 """Cases from a dataset of the Hugging Face Hub: which files are read, how much of them, and who gets the token."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -190,3 +191,14 @@ def test_errors(source: str, status: int, error: str, hub: Hub) -> None:
     with pytest.raises(UsageError, match=error) as caught:
         names(source)
     assert TOKEN not in str(caught.value)
+
+
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of the last connection names the address and the reason."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+
+    with pytest.raises(UsageError, match=f"http://127.0.0.1:{port}/api/datasets/acme/qa/.*refused"):
+        names("hf://acme/qa")
