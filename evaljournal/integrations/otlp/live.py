@@ -200,11 +200,9 @@ class OtlpOutput(RunOutput):
         models, spans, events = models_of(source), list[dict[str, Any]](), list[dict[str, Any]]()
         for name, after in due.items():
             trial = source.trial(name)
-            ended = [list(trial_spans(source, trial, models, after)), list(score_events(source, trial, after))]
-            if not self._has_content:
-                ended = [[_without_content(part, trial) for part in parts] for parts in ended]
-            spans += ended[0]
-            events += ended[1]
+            new_spans, new_events = trial_spans(source, trial, models, after), score_events(source, trial, after)
+            spans += new_spans if self._has_content else (_without_content(span, trial) for span in new_spans)
+            events += new_events if self._has_content else (_without_content(event, trial) for event in new_events)
         return spans, events
 
     async def _post(self, client: Client, content: bytes) -> None:
