@@ -12,7 +12,6 @@ from evaljournal.journal.disk.files import DISK, create
 from evaljournal.journal.ownership import start_events
 from evaljournal.replay import RunState
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.runner.data.case import Trial
@@ -56,11 +55,8 @@ class EvaluationRun:
         state = self.state.trials.get(trial)
         return state is not None and state.stage in DONE_STAGES and is_same(state, self.trials[trial])
 
-    def details(self, trial: str) -> TrialDetails:
-        return self._source.trial(trial)
-
     @cached_property
-    def _source(self) -> Source:
+    def source(self) -> Source:
         assert self.path is not None
         return Source(self.path)
 

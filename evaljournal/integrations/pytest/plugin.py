@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -94,11 +94,9 @@ class EvaluationPlugin:
         collectors = tuple(f"{node_id}::" for node_id in evaluation_run.collectors)
         return any(node_id.startswith(collectors) for node_id in self._config.cache.get("cache/lastfailed", {}))
 
-    @contextlib.contextmanager
-    def _without_capture(self) -> Generator[None]:
+    def _without_capture(self) -> contextlib.AbstractContextManager[None]:
         capture = self._config.pluginmanager.getplugin("capturemanager")
-        with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
-            yield
+        return contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled()
 
     def _announce(self, evaluation_run: EvaluationRun, path: Path) -> None:
         """Print where the run is; a worker of xdist has no terminal."""
@@ -200,14 +198,14 @@ class TrialItem(RunItem):
         if trial.is_excluded:
             pytest.skip(f"excluded: the answer is {trial.answer_outcome}")
         if trial.stage == "failed" or trial.unscored:
-            pytest.fail(escape_controls(error_text(run.details(self.name))), pytrace=False)
+            pytest.fail(escape_controls(error_text(run.source.trial(self.name))), pytrace=False)
 
     def runtest(self) -> None:
         trial, scorers = self.run.state.trials[self.name], self.run.evaluation.scorers
         text = "\n".join(f"{scorer}: {score_value_text(value)}" for scorer, (_, value) in trial.scores.items())
         is_failing = any(scorer.partition(".")[0] in scorers for scorer in trial.failing_scorers)
         if is_failing:
-            text = failure_text(self.run.details(self.name))
+            text = failure_text(self.run.source.trial(self.name))
             if self.config.getini("evals_strict"):
                 pytest.fail(escape_controls(text), pytrace=False)
         self.add_report_section("call", "scores", escape_controls(text))
