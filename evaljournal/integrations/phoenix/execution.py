@@ -43,26 +43,14 @@ from evaljournal.runner.sessions.null_files import NULL_FILES
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.session import Session
 
-INTERVAL = 0.2
+_INTERVAL: Final = 0.2
+"""Seconds between two updates of the progress."""
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 
 _INVALID_CHARACTERS: Final = re.compile(r"[^\w.-]")
 
 _log = logging.getLogger("evaljournal")
-
-
-async def show(live_run: LiveRun, bar_format: str, in_thread: InThread) -> None:
-    """Show the progress of a run until cancelled."""
-    bar = _bar(live_run, bar_format)
-    try:
-        while True:
-            done = live_run.state.totals.done
-            await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
-            await trio.sleep(INTERVAL)
-    finally:
-        bar.update(live_run.state.totals.done - bar.n)
-        bar.close()
 
 
 def _bar(live_run: LiveRun, bar_format: str) -> Any:
@@ -228,6 +216,7 @@ class Execution:
             "listener": self._results.apply,
             "observer": self._show_progress,
         }
+
         path = config.journal
         if path is None:
             path = Path("unrecorded")
@@ -242,6 +231,7 @@ class Execution:
                 return self._result_lists()
             # The recorded results of other inputs stay valid when inputs are added, changed or removed.
             options |= {"resume": True, "adopt": True, "retry_failed": True}
+
         evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=config.settings, name=config.name)
         try:
             session = Session(evaluation, path, **options)
@@ -311,8 +301,17 @@ class Execution:
             yield InputTask(function, awaiters, self._inputs.by_name, self._results, is_journaled)
 
     async def _show_progress(self, live_run: LiveRun) -> None:
-        if self._config.bar_format is not None:
-            await show(live_run, self._config.bar_format, self._in_thread)
+        if self._config.bar_format is None:
+            return
+        bar = _bar(live_run, self._config.bar_format)
+        try:
+            while True:
+                done = live_run.state.totals.done
+                await self._in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
+                await trio.sleep(_INTERVAL)
+        finally:
+            bar.update(live_run.state.totals.done - bar.n)
+            bar.close()
 
     def _result_lists(self) -> Results:
         """Return outputs and details in the order of the inputs: of all if their number is known, otherwise of those read."""
