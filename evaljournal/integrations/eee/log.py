@@ -41,14 +41,18 @@ class _Log:
         run_started = source.state.started
         self._evaluation = run_started.evaluation if run_started is not None else _UNKNOWN
         self._dataset = run_started.dataset if run_started is not None else _UNKNOWN
+
         call = TaskModels(run_started and run_started.definition).for_variant(variant or "").call(None)
         served = next((model for model, _ in source.totals(variant).models.most_common(1)), "")
+
         self._model, self._provider = call.model or served or _UNKNOWN, call.provider or _UNKNOWN
         self._model_id = self._model if "/" in self._model else f"{_name(self._provider)}/{self._model}"
         self._id = f"{_name(self._evaluation)}/{_name(self._model_id)}/{source.run_id}{f'/{variant}' if variant else ''}"
+
         digest = sha256(f"{source.run_id}/{variant or ''}".encode()).digest()
         developer, _, model = self._model_id.partition("/")
         self.path = f"data/{_name(self._evaluation)}/{_name(developer)}/{_name(model)}/{UUID(bytes=digest[:16], version=4)}"
+
         self._checksum, self._rows = sha256(), 0
 
     def samples(self) -> Iterator[bytes]:
@@ -70,6 +74,7 @@ class _Log:
         is_agent = bool(attempt.steps)
         answer = {"extracted_value": output, "extraction_method": score.scorer, "is_terminal": True}
         reference = [] if trial.expected is None else [as_text(trial.expected)]
+
         return {
             "schema_version": _VERSION,
             "evaluation_id": self._id,
@@ -134,6 +139,7 @@ class _Log:
             is_pass, interval = score.kind == "pass", {}
             if score.low is not None and score.high is not None:
                 interval = {"confidence_interval": {"lower": score.low, "upper": score.high, "confidence_level": 0.95}}
+
             yield {
                 "evaluation_result_id": f"{self._id}#{name}",
                 "evaluation_name": self._evaluation,
