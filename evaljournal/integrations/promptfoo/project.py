@@ -9,7 +9,7 @@ Files are untrusted: aliases may repeat or contain themselves, and nesting may b
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from glob import glob
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -102,20 +102,6 @@ class Value:
         if not isinstance(number, int) or number < 1:
             raise self.error(f"{name} must be a whole number of at least 1, not {number!r}")
         return number
-
-    def texts(self) -> "Iterator[str]":
-        """Yield all texts in it, without keys."""
-        match self.data:
-            case str():
-                yield self.data
-            case dict():
-                for item in cast("dict[str, Value]", self.data).values():
-                    yield from item.texts()
-            case list():
-                for item in self.items(""):
-                    yield from item.texts()
-            case _:
-                pass
 
 
 def with_place(data: Any, path: Path, line: int) -> Value:

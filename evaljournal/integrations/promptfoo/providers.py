@@ -268,9 +268,12 @@ def _body(config: dict[str, Value], dialect: str, project: Project) -> dict[str,
 
 def _literal_json(value: Value, name: str) -> Any:
     """Return a JSON value without templates and keys."""
-    for text in value.texts():
+
+    def check(text: str) -> None:
         if nunjucks.is_template(text) or text.startswith(FILE):
             raise NotMapped(f"config.{name} contains a template or a file, which has no counterpart there")
+
+    nunjucks.map_texts(check, value.plain)
     return _without_keys(value, name)
 
 
