@@ -76,7 +76,7 @@ _OPTIONS: Final = (
 )
 
 
-def csv_tests(text: str, path: Path) -> Iterator[tuple[Value, dict[str, Value]]]:
+def csv_tests(text: str, path: Path) -> Iterator[Value]:
     reader = csv.reader(StringIO(text, newline=""), strict=True)
     header: list[str] = []
     line = 1
@@ -90,8 +90,7 @@ def csv_tests(text: str, path: Path) -> Iterator[tuple[Value, dict[str, Value]]]
             elif row:
                 if len(row) != len(header):
                     raise UsageError(f"{len(row)} columns, expected {len(header)}", path=path, line=start)
-                test = with_place(_csv_test(dict(zip(header, row, strict=True)), path, start), path, start)
-                yield test, test.fields("a test")
+                yield with_place(_csv_test(dict(zip(header, row, strict=True)), path, start), path, start)
     except csv.Error as exc:
         raise UsageError(f"not valid CSV: {exc}", path=path, line=line) from exc
 
@@ -158,16 +157,18 @@ class Cases:
     _length: int = 0
 
     def read(self, tests: Value | None, scenarios: Value | None, default: Value | None) -> None:
-        try:
-            self.default = {} if default is None else _present(self.project.content(default).fields("defaultTest"))
-        except NotMapped as exc:
-            assert default is not None
-            self.project.omit(default, f"defaultTest is not imported: {exc}")
-        entries = [] if tests is None or tests.data is None else list(self._tests(tests))
-        for scenario in [] if scenarios is None or scenarios.data is None else scenarios.items("scenarios"):
-            entries += self._scenario_tests(scenario)
-        if not entries and scenarios is None and (tests is None or tests.data in (None, [])):
+        if default is not None:
+            try:
+                self.default = _present(self.project.content(default).fields("defaultTest"))
+            except NotMapped as exc:
+                self.project.omit(default, f"defaultTest is not imported: {exc}")
+
+        entries = [] if tests is None else self._entries(tests)
+        for scenario in [] if scenarios is None else scenarios.items("scenarios"):
+            entries += self._scenario_entries(scenario)
+        if not entries and scenarios is None and (tests is None or tests.data == []):
             entries = [(Value({}, self.project.config, 1), {})]
+
         for source, fields in entries:
             try:
                 self._add(source, fields)
@@ -176,24 +177,29 @@ class Cases:
                 self.project.omit_part("tests", source, f"the test is not imported: {exc}")
         self._name_rows()
 
-    def _tests(self, value: Value) -> "Iterator[tuple[Value, dict[str, Value]]]":
+    def _entries(self, value: Value) -> list[tuple[Value, dict[str, Value]]]:
+        """Return each test with its fields."""
+        return [(test, test.fields("a test")) for test in self._tests(value)]
+
+    def _tests(self, value: Value) -> Iterator[Value]:
         """Yield the tests of a list, or of the files that it names."""
         for item in value.items("tests") if isinstance(value.data, list) else [value]:
             try:
                 if isinstance(item.data, dict) and "path" not in item.data:
-                    yield item, item.fields("a test")
+                    yield item
                 else:
                     path = item.fields("tests")["path"] if isinstance(item.data, dict) else item
                     yield from self._file_tests(path)
             except NotMapped as exc:
                 self.project.omit_part("tests", item, f"the tests are not imported: {exc}")
 
-    def _file_tests(self, value: Value) -> "Iterator[tuple[Value, dict[str, Value]]]":
+    def _file_tests(self, value: Value) -> Iterator[Value]:
         reference = value.text("tests")
         if "://" in reference and not reference.startswith(FILE):
             raise NotMapped(f"{reference} would be fetched")
         if re.search(r"\.(py|[cm]?[jt]s)(:\w+)?$", reference):
             raise NotMapped(f"{reference} would be executed")
+
         for path in self.project.paths(reference, value):
             match path.suffix:
                 case ".csv":
@@ -201,31 +207,31 @@ class Cases:
                 case ".jsonl":
                     for number, line in enumerate(self.project.read(path).split("\n"), 1):
                         if line.strip():
-                            row = parse_json(line, path, number)
-                            yield row, row.fields("a test")
+                            yield parse_json(line, path, number)
                 case ".json" | ".yaml" | ".yml":
                     content = self.project.read_values(path)
-                    for item in content.items("tests") if isinstance(content.data, list) else [content]:
-                        yield item, item.fields("a test")
+                    yield from content.items("tests") if isinstance(content.data, list) else [content]
                 case _:
                     raise NotMapped(f"{path.name} is not CSV, JSON, JSONL or YAML")
 
-    def _scenario_tests(self, value: Value) -> list[tuple[Value, dict[str, Value]]]:
+    def _scenario_entries(self, value: Value) -> list[tuple[Value, dict[str, Value]]]:
         """Return the tests of a scenario: each of its tests with each of its configurations."""
         try:
             contents = self.project.content(value)
         except NotMapped as exc:
             self.project.omit(value, f"the scenario is not imported: {exc}")
             return []
+
         entries: list[tuple[Value, dict[str, Value]]] = []
         for scenario in contents.items("scenarios") if isinstance(contents.data, list) else [contents]:
             fields = scenario.fields("a scenario")
             fields.pop("description", None)
-            configs = list(self._tests(fields.pop("config"))) if "config" in fields else []
+            configs = self._entries(fields.pop("config")) if "config" in fields else []
             if not configs:
                 raise scenario.error("the scenario has no config")
-            tests = list(self._tests(fields.pop("tests"))) if "tests" in fields else [(scenario, {})]
+            tests = self._entries(fields.pop("tests")) if "tests" in fields else [(scenario, {})]
             self.project.omit_keys(fields, "scenarios")
+
             for (_, config), (source, test) in itertools.product(configs, tests):
                 merged = {**config, **test}
                 for key in ("vars", "options", "metadata"):
