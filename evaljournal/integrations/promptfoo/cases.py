@@ -25,6 +25,8 @@ from evaljournal.integrations.promptfoo.project import (
     Value,
     json_text,
     parse_json,
+    pop_text,
+    present,
     with_place,
 )
 from evaljournal.integrations.promptfoo.prompts import Prompt
@@ -159,7 +161,7 @@ class Cases:
     def read(self, tests: Value | None, scenarios: Value | None, default: Value | None) -> None:
         if default is not None:
             try:
-                self.default = _present(self.project.content(default).fields("defaultTest"))
+                self.default = present(self.project.content(default).fields("defaultTest"))
             except NotMapped as exc:
                 self.project.omit(default, f"defaultTest is not imported: {exc}")
 
@@ -245,7 +247,7 @@ class Cases:
         return entries
 
     def _add(self, source: Value, fields: dict[str, Value]) -> None:
-        fields, default = _present(fields), dict(self.default)
+        fields, default = present(fields), dict(self.default)
         options, metadata = (
             {**_fields(default.pop(key, None), key), **_fields(fields.pop(key, None), key)} for key in ("options", "metadata")
         )
@@ -254,7 +256,7 @@ class Cases:
         default_assertions = default.pop("assert").items("assert") if "assert" in default else []
         own_assertions = fields.pop("assert").items("assert") if "assert" in fields else []
         assertions = [*(default_assertions if is_default_used else []), *own_assertions]
-        description = fields.pop("description").text("description") if "description" in fields else ""
+        description = pop_text(fields, "description")
         fields = {**default, **fields}
         threshold = fields.pop("threshold").number("threshold") if "threshold" in fields else None
         self._check_keys(fields, options)
@@ -394,10 +396,6 @@ class Cases:
 
 def _fields(value: Value | None, name: str) -> dict[str, Value]:
     return {} if value is None else value.fields(name)
-
-
-def _present(fields: Mapping[str, Value]) -> dict[str, Value]:
-    return {key: value for key, value in fields.items() if value.data is not None}
 
 
 def _templates(variables: Mapping[str, Any]) -> list[tuple[str, str]]:

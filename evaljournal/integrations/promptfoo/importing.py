@@ -20,7 +20,16 @@ import attrs
 from evaljournal.integrations.promptfoo import nunjucks
 from evaljournal.integrations.promptfoo.assertions import AssertionReader, Function
 from evaljournal.integrations.promptfoo.cases import Cases
-from evaljournal.integrations.promptfoo.project import NotMapped, Omission, Project, Value, json_text, one_line
+from evaljournal.integrations.promptfoo.project import (
+    NotMapped,
+    Omission,
+    Project,
+    Value,
+    json_text,
+    one_line,
+    pop_text,
+    present,
+)
 from evaljournal.integrations.promptfoo.prompts import Prompt, read_prompts
 from evaljournal.integrations.promptfoo.providers import ImportedProvider, read_providers
 from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
@@ -32,8 +41,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _SLUG: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_SLUG: Final = 40
-_NO_EFFECT: Final = ("description", "tags", "$schema")
-"""Keys that change nothing; the description is a comment in the file."""
+_NO_EFFECT: Final = ("tags", "$schema")
+"""Keys that change nothing."""
 
 
 def toml_value(value: Any) -> str:
@@ -112,11 +121,10 @@ def import_config(config: Path, directory: Path) -> Imported:
     if config.suffix in {".js", ".cjs", ".mjs", ".ts"}:
         raise UsageError("a configuration in JavaScript would be executed; convert it to YAML or JSON", path=config)
     project = Project(config)
-    values = project.read_values(config).fields("a configuration")
-    fields = {key: value for key, value in values.items() if value.data is not None}
+    fields = present(project.read_values(config).fields("a configuration"))
     if not fields:
         raise UsageError("the configuration is empty", path=config)
-    description = fields["description"].text("description") if "description" in fields else ""
+    description = pop_text(fields, "description")
     for key in _NO_EFFECT:
         fields.pop(key, None)
     if "targets" in fields and "providers" not in fields:

@@ -104,6 +104,16 @@ class Value:
         return number
 
 
+def present(fields: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the fields that have a value: a key with null is a missing key."""
+    return {key: value for key, value in fields.items() if value.data is not None}
+
+
+def pop_text(fields: dict[str, Value], key: str, default: str = "") -> str:
+    """Remove a text from the fields and return it; the default if it is missing."""
+    return fields.pop(key).text(key) if key in fields else default
+
+
 def with_place(data: Any, path: Path, line: int) -> Value:
     """Return a JSON value whose parts all have one place."""
     match data:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, parse_yaml
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, parse_yaml, pop_text
 from evaljournal.runner.calls.chat import is_messages
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
@@ -62,8 +62,7 @@ def _prompts(item: Value, label: str, project: Project) -> Iterator[Prompt]:
     name = ""
     if isinstance(item.data, dict):
         fields = item.fields("a prompt")
-        name = fields.pop("id").text("id") if "id" in fields else ""
-        label = fields.pop("label").text("label") if "label" in fields else label
+        name, label = pop_text(fields, "id"), pop_text(fields, "label", label)
         raw = fields.pop("raw", None) or Value(name, item.path, item.line)
         project.omit_keys(fields, "prompts")
     else:

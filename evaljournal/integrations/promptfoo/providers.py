@@ -12,7 +12,7 @@ from urllib.parse import quote
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, with_place
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, pop_text, present, with_place
 from evaljournal.integrations.promptfoo.prompts import Prompt
 from evaljournal.runner.calls.call_size import TOKEN_LIMITS
 from evaljournal.runner.data.exact_json import read_json
@@ -149,11 +149,10 @@ def read_provider(entry: Value, project: Project) -> ImportedProvider:
         identity = fields.pop("id").text("id")
     else:
         identity = entry.text("a provider")
-    label = fields.pop("label").text("label") if "label" in fields else ""
+    label = pop_text(fields, "label")
     prompts = fields.pop("prompts", None)
     names = None if prompts is None else frozenset(item.text("a prompt") for item in prompts.items("prompts"))
-    config = project.content(fields.pop("config")).fields("config") if "config" in fields else {}
-    config = {key: value for key, value in config.items() if value.data is not None}
+    config = present(project.content(fields.pop("config")).fields("config")) if "config" in fields else {}
     kind, task_options = _options(identity, config, entry, project)
     project.omit_keys(config, "config")
     project.omit_keys(fields, "providers")
@@ -179,7 +178,7 @@ def _options(identity: str, config: dict[str, Value], entry: Value, project: Pro
 def _chat(identity: str, config: dict[str, Value], project: Project) -> dict[str, Any]:
     provider, _, name = identity.partition(":")
     dialect, options = "", dict[str, Any]()
-    configured_model = config.pop("model").text("model") if "model" in config else ""
+    configured_model = pop_text(config, "model")
     match provider:
         case "openai":
             api, _, model = name.partition(":")
@@ -321,13 +320,13 @@ def _endpoint(identity: str, config: dict[str, Value]) -> dict[str, Any]:
     for key in _REQUEST_KEYS:
         if key in config:
             raise NotMapped(f"config.{key} has no counterpart")
-    url = _with_environment(config.pop("url").text("url") if "url" in config else identity)
+    url = _with_environment(pop_text(config, "url", identity))
     if not url.startswith(("http://", "https://", "$")):
         raise NotMapped("the provider has no URL")
     if mask_literal(url) != url:
         raise NotMapped("the URL contains a key, which is not written; use {{env.NAME}}")
     body = config.pop("body", None)
-    method = config.pop("method").text("method").upper() if "method" in config else "GET" if body is None else "POST"
+    method = pop_text(config, "method", "GET" if body is None else "POST").upper()
     if method not in {"GET", "POST"}:
         raise NotMapped(f"the method {method} has no counterpart")
     options: dict[str, Any] = {"endpoint": url} | ({"method": method, "body": {}} if method == "GET" else {})
