@@ -123,7 +123,10 @@ def result_of(assertion: Assertion, reply: str) -> AssertionResult:
 
 
 def _rubric_result(reply: str, threshold: float | None) -> tuple[bool, float, str]:
-    verdict = _object(reply)
+    verdict: dict[Any, Any] | None = next(objects_in(reply), None)
+    if verdict is None:
+        raise InvalidReply(f"the judge's reply contains no JSON object; it ends with {reply[-300:]!r}")
+
     is_passed = verdict.get("pass", True)
     if not isinstance(is_passed, bool):
         is_passed = is_passed is None or re.fullmatch("true|yes|pass|y", str(is_passed), re.IGNORECASE) is not None
@@ -133,6 +136,7 @@ def _rubric_result(reply: str, threshold: float | None) -> tuple[bool, float, st
         score = float(is_passed)
     if not math.isfinite(score):
         score = float(is_passed)
+
     if threshold is not None:
         is_passed = is_passed and score >= threshold
     return is_passed, score, str(verdict.get("reason") or f"the score is {score:g}")
@@ -148,13 +152,6 @@ def _category(reply: str) -> tuple[str, str]:
     if category not in _CATEGORIES:
         raise InvalidReply(f"the judge's reply has no category from A to E: {reply[-300:]!r}")
     return category, reason.strip() or f"category {category}"
-
-
-def _object(reply: str) -> dict[Any, Any]:
-    value: dict[Any, Any] | None = next(objects_in(reply), None)
-    if value is None:
-        raise InvalidReply(f"the judge's reply contains no JSON object; it ends with {reply[-300:]!r}")
-    return value
 
 
 @attrs.frozen(kw_only=True)
