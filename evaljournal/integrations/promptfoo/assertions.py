@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, numbered
 from evaljournal.integrations.promptfoo.prompts import messages_in
 from evaljournal.integrations.promptfoo.providers import read_provider
 from evaljournal.integrations.promptfoo.scorer.case_assertions import COLUMN, GRADED, TYPES, assertions_of
@@ -145,8 +145,7 @@ class AssertionReader:
         for other_name, other_function in self.functions.items():
             if other_function == function:
                 return other_name
-        names = (name if number == 1 else f"{name}_{number}" for number in range(1, len(self.functions) + 2))
-        unused_name = next(candidate for candidate in names if candidate not in self.functions)
+        unused_name = next(candidate for candidate in numbered(name, "_") if candidate not in self.functions)
         self.functions[unused_name] = function
         return unused_name
 

@@ -26,6 +26,7 @@ from evaljournal.integrations.promptfoo.project import (
     Project,
     Value,
     json_text,
+    numbered,
     one_line,
     pop_text,
     present,
@@ -188,12 +189,9 @@ def slug(text: str) -> str:
 
 def _unused(name: str, names: set[str]) -> str:
     """Return a name, with a number if it is used already, and add it."""
-    candidate, number = name, 1
-    while candidate.lower() in names:
-        number += 1
-        candidate = f"{name}-{number}"
-    names.add(candidate.lower())
-    return candidate
+    unused_name = next(candidate for candidate in numbered(name) if candidate.lower() not in names)
+    names.add(unused_name.lower())
+    return unused_name
 
 
 @attrs.define
@@ -297,11 +295,8 @@ class _Writer:
     def _prompt_file(self, content: str, variant: _Variant, suffix: str) -> Path:
         if content not in self._prompt_files:
             label = slug(variant.prompt.label) or f"prompt-{len(self._prompt_files) + 1}"
-            path = self.directory / f"{self._name}.{label}.{suffix}"
-            number = 1
-            while path in self.files:
-                number += 1
-                path = self.directory / f"{self._name}.{label}-{number}.{suffix}"
+            paths = (self.directory / f"{name}.{suffix}" for name in numbered(f"{self._name}.{label}"))
+            path = next(path for path in paths if path not in self.files)
             self._prompt_files[content] = path
             self.files[path] = content
         return self._prompt_files[content]

@@ -6,10 +6,11 @@ YAML and JSON are read with the line of every value. Scalars are resolved as pro
 Files are untrusted: aliases may repeat or contain themselves, and nesting may be deep.
 """
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from glob import glob
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
@@ -399,6 +400,12 @@ class Project:
         if path.suffix in {".txt", ".md"}:
             return Value(self.read(path), path, 1)
         raise NotMapped(f"{value.data} would be executed or needs a reader of its own")
+
+
+def numbered(name: str, separator: str = "-") -> Iterator[str]:
+    """Yield a name, then the same name with the numbers from 2."""
+    yield name
+    yield from (f"{name}{separator}{number}" for number in itertools.count(2))
 
 
 def one_line(text: str) -> str:
