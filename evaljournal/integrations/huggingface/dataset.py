@@ -92,6 +92,7 @@ class HubCases(RemoteCases):
         if token := os.environ.get("HF_TOKEN", "").strip():
             add_secret(token)
             request.add_unredirected_header("Authorization", f"Bearer {token}")
+
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._opener.open(request, timeout=_TIMEOUT)
@@ -114,6 +115,7 @@ class HubCases(RemoteCases):
         url = f"{self._hub}/api/datasets/{self._name}/revision/{quote(self._revision, safe='')}"
         if urlsplit(url).scheme not in {"http", "https"}:
             raise UsageError(f"HF_ENDPOINT={self._hub!r} is not an http:// or https:// URL")
+
         with self.open(url) as response:
             content = response.read(_MAX_INFO)
         try:
@@ -132,14 +134,17 @@ class HubCases(RemoteCases):
         paths = sorted(name for name in names if isinstance(name, str) and name.endswith(_SUFFIXES))
         card = self._info.get("cardData")
         parts = dict(_parts(card.get("configs") if isinstance(card, dict) else None, paths))
+
         if self._part in paths:
             return self._part, [self._part]
         selected = [name for name in parts if self._part in {None, name, *name.split("/")}]
         if len(selected) == 1:
             return selected[0], parts[selected[0]]
+
         if not parts:
             hint = f"the hub may have converted it: hf://{self._name}@refs/convert/parquet" if self._revision == "main" else ""
             raise UsageError(f"hf://{self._name} has no Parquet, JSONL or CSV files at {self._revision}", hint=hint)
+
         problem = "has several splits" if self._part is None else f"has no single split {printable(self._part)!r}"
         listed = ", ".join(printable(f":{name}") for name in [*parts][:_MAX_LISTED])
         raise UsageError(f"hf://{self._name} {problem}; add one of {listed}{', …' if len(parts) > _MAX_LISTED else ''}")
@@ -158,6 +163,7 @@ def _parts(configs: Any, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
             if files := [path for path in paths if any(_glob(pattern).fullmatch(path) for pattern in patterns)]:
                 described = True
                 yield f"{config.get('config_name', 'default')}/{split}", files
+
     if not described:
         by_split = dict[str, list[str]]()
         for path in paths:

@@ -81,6 +81,7 @@ class NatOutput(RunOutput):
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)
+
             source = await trio.to_thread.run_sync(self._start, run, limiter=limiter)
             send, receive = trio.open_memory_channel[Record](_BUFFER)
             async with trio.open_nursery() as nursery:
@@ -106,6 +107,7 @@ class NatOutput(RunOutput):
             return self._log_failure(f"could not be written{place}", run, exc)
         if source.problem is None:
             return ""
+
         part = f"a value of item {printable(source.damaged_trial)!r}" if source.damaged_trial else "a part of the run"
         message = f"{self.directory} is incomplete: {part} is damaged: {source.problem}"
         _log.error("%s", message)

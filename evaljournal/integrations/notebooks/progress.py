@@ -45,6 +45,7 @@ class CellProgress(RunOutput):
         state, now, total = live_run.state, live_run.now(), live_run.total
         figures: Any = {"now": now, "durable": live_run.journal.durable_seq, "total": total}
         title, stop_status = str(live_run.journal.path), live_run.stop_status()
+
         html = _html(panel(state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
         if html != self._html or is_last:
             text = escape_controls(line(state, now=now, total=total))

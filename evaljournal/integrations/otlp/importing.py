@@ -31,10 +31,12 @@ def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
         raise UsageError("no spans; expected OTLP as JSON, with resourceSpans", path=path)
     for trace, spans in traces.items():
         spans.sort(key=lambda span: _integer(span.get("startTimeUnixNano")))
+
         ids = {as_text(span.get("spanId")) for span in spans}
         root = next((span for span in spans if as_text(span.get("parentSpanId")) not in ids), spans[0])
         all_attributes = [_attributes(span.get("attributes")) for span in (root, *(span for span in spans if span is not root))]
         in_order = [_attributes(span.get("attributes")) for span in spans]
+
         row = case_of(
             as_text(all_attributes[0].get(f"{_PREFIX}trial") or trace),
             _messages(all_attributes[0], in_order),
@@ -51,6 +53,7 @@ def _messages(root: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]) -> li
     models = [span for span in spans if _kind(span) & _MODEL]
     asked = next(filter(None, (_asked(span) for span in (root, *models))), [])
     messages = [message for message in asked if message["role"] != "assistant" or message["content"]]
+
     calls = list[dict[str, Any]]()
     for span in spans:
         if _kind(span) & _TOOL:
@@ -61,6 +64,7 @@ def _messages(root: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]) -> li
         elif _kind(span) & _MODEL:
             answer = _output(span)
             messages.append({"role": "assistant", "content": "" if answer is None else as_text(answer)})
+
         if calls and messages and messages[-1]["role"] == "assistant":
             messages[-1].setdefault("tool_calls", []).extend(calls)
             calls = []

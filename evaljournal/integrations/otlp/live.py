@@ -167,6 +167,7 @@ class OtlpOutput(RunOutput):
             resource, scope = resource_of(source), scope_of(source)
             if not self._has_content:
                 resource = _plain(resource)
+
             for pieces in protobuf_requests(resource, scope, spans) if spans else ():
                 await self._post(traces, b"".join(pieces))
             try:
@@ -174,8 +175,10 @@ class OtlpOutput(RunOutput):
                     await self._post(logs, b"".join(pieces))
             except _Rejected:  # Phoenix, for one, takes only traces, whose spans have the scores, too.
                 are_logs_accepted = False
+
             for trial in due:
                 del self._due_trials[trial]
+
             if deadline is not None and (time.monotonic() > deadline or not (has_read or self._due_trials)):
                 return
             pause = _PAUSE_RATIO * (time.thread_time() - start_time)
@@ -226,6 +229,7 @@ class OtlpOutput(RunOutput):
                     return
                 if status not in _RETRIED:
                     raise _Rejected(problem)
+
             if not self._is_failing:
                 _log.warning("%s; it is tried again, and the run continues", problem)
             self._is_failing = True
@@ -265,11 +269,13 @@ def _without_content(part: dict[str, Any], trial: TrialDetails) -> dict[str, Any
     """Return a span or an event without what may contain something of an input or an output, its name included."""
     attributes = _plain(part["attributes"])
     part = part | {"attributes": attributes}
+
     words = content_name(trial.input, "", digits=0)
     if trial.case.startswith(words) and _DIGITS.fullmatch(trial.case[len(words) :]):  # It is named after its input.
         for name in attributes.keys() & {"evaljournal.trial", "evaljournal.case"}:
             attributes[name] = attributes[name].replace(words, "case-", 1)
         part["name"] = part["name"].replace(words, "case-", 1)
+
     if "status" in part:
         part["status"] = {name: value for name, value in part["status"].items() if name != "message"}
     if "events" in part:
@@ -283,9 +289,11 @@ def otlp_output(url: str | None, *, retry_failed: bool = False, has_content: boo
     url = url or os.environ.get(ENDPOINT, "")
     if not url:
         raise UsageError(f"--otlp needs a URL: pass --otlp http://localhost:4318, or set {ENDPOINT}")
+
     base = url.partition("?")[0].rstrip("/").removesuffix("/v1/traces")
     if urlsplit(base).scheme not in {"http", "https"}:
         raise UsageError(f"--otlp {printable(url)}: it is not an http:// or https:// URL; write --otlp last, or --otlp=URL")
+
     headers = dict(_headers(os.environ.get(HEADERS, "")))
     base = base.replace("$", "$$").replace("{", "{{").replace("}", "}}")  # It is no template.
     traces, logs = (Address.parse(f"{base}/v1/{signal}", headers) for signal in ("traces", "logs"))

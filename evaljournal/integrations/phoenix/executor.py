@@ -116,6 +116,7 @@ class _Executor:
         for name in self._options:
             if name in _RESERVED_OPTIONS:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
+
         timeout = None if math.isinf(self.timeout) else self.timeout
         retry = _MaxRetries(total=self.max_retries, classify=_phoenix_category)
         return ExecutorConfig(
@@ -177,6 +178,7 @@ class AsyncExecutor(_Executor):
         """
         self.concurrency = concurrency
         self.timeout = _DEFAULT_TIMEOUT if timeout is None else timeout
+
         numbers = (dynamic_window_seconds, dynamic_increase_step, dynamic_decrease_ratio)
         is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD_DEFAULTS)
         aimd = {
@@ -185,6 +187,7 @@ class AsyncExecutor(_Executor):
             "increase_step": dynamic_increase_step,
             "decrease_ratio": dynamic_decrease_ratio,
         }
+
         self._policy = "adaptive" if enable_dynamic_concurrency else "fixed"
         self._aimd = aimd if is_aimd else None
         common_arguments = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value, termination_signal

@@ -56,6 +56,7 @@ class AssertionReader:
         kind = fields["type"].text("type")
         if kind == "assert-set":
             return _checked(self._read_set(value, fields, variables, options))
+
         base = kind.removeprefix("not-").replace("model-graded-factuality", "factuality")
         if base not in TYPES:
             raise NotMapped(f"the type {kind[:60]!r} has no counterpart")
@@ -63,10 +64,12 @@ class AssertionReader:
             is_other_key = key in {"provider", "rubricPrompt"} and base not in GRADED
             if key not in _KEYS or is_other_key or (key == "config" and base != "python"):
                 raise NotMapped(f"{key!r} of the assertion has no counterpart")
+
         assertion: dict[str, Any] = {"type": kind.replace("model-graded-factuality", "factuality")}
         if "value" in fields and fields["value"].data is not None:
             is_python = base == "python"
             assertion["value"] = self._function(fields) if is_python else self._value(fields["value"], variables)
+
         graded = self._grading({**options, **fields}, base, variables) if base in GRADED else {}
         return _checked(assertion | graded | _common(fields, variables))
 
@@ -116,6 +119,7 @@ class AssertionReader:
             prompt = messages_in(prompt, content) or prompt
         elif not is_messages(prompt):
             raise NotMapped("a rubricPrompt that is not one prompt has no counterpart")
+
         for path in nunjucks.variables(prompt):
             if path[0] not in {*_GRADING_FIELDS, *variables}:
                 raise NotMapped(f"the rubricPrompt has an unknown variable {path[0]!r}")
@@ -131,6 +135,7 @@ class AssertionReader:
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise value.error(f"{name!r} is not the name of a function")
             return self._name(name, Function(f"{self.project.path(match[1], value)}:{name}", "", config))
+
         if nunjucks.is_template(code):  # Data would become code.
             raise NotMapped("a template in code has no counterpart; use context['vars']")
         body = textwrap.indent(code.rstrip() if "\n" in code else f"return {code.strip()}", "    ")
@@ -164,6 +169,7 @@ class AssertionReader:
             for key, item in sorted(provider.options.items()):
                 if key not in names and defaults.get(key) != item:
                     self.project.omit(entry, f"{key} of the grader is not mapped")
+
         if self.grader not in (None, options):
             raise NotMapped("its grader differs from that of the assertions before it")
         self.grader = options

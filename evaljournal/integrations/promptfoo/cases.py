@@ -101,14 +101,17 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     """Return a row as a test; columns that start with `__` are not variables."""
     texts = {name: text for name, text in cells.items() if text.strip()}
     assertions = [assertion_from_text(text.strip()) for name, text in texts.items() if name.startswith("__expected")]
+
     if metric := texts.get("__metric"):
         assertions = [{**assertion, "metric": metric} for assertion in assertions]
+
     for name, text in cells.items():
         if match := _THRESHOLD.fullmatch(name):
             if not _NUMBER.fullmatch(text.strip()):
                 raise UsageError(f"{name} must be a number, not {text!r}", path=path, line=line)
             if (index := int(match[1] or 1) - 1) < len(assertions):
                 assertions[index]["threshold"] = float(text)
+
     metadata = [_metadata(name.removeprefix(_METADATA), text) for name, text in texts.items() if name.startswith(_METADATA)]
     test: dict[str, Any] = {"vars": {name: text for name, text in cells.items() if not name.startswith("__")}}
     test |= {"assert": assertions, "metadata": dict(metadata)}
@@ -116,6 +119,7 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     test |= {name[2:]: texts[name] for name in ("__description", "__providerOutput") if name in texts}
     if _NUMBER.fullmatch(texts.get("__threshold", "").strip()):
         test["threshold"] = float(texts["__threshold"])
+
     unknown_names = [name for name in texts if name.startswith("__") and not name.startswith(_COLUMNS)]
     return test | {name: texts[name] for name in unknown_names if not _THRESHOLD.fullmatch(name)}
 
@@ -137,6 +141,7 @@ def assertion_from_text(text: str) -> dict[str, Any]:
         return {"type": "javascript", "value": text}
     if match := re.match(r"python:|file://(?=.*\.py(?:$|:))", text):
         return {"type": "python", "value": text[match.end() :].strip()}
+
     match = _EXPECTED.fullmatch(text)
     if match is None or match[2] not in _TYPES:
         return {"type": "equals", "value": text}
@@ -251,18 +256,22 @@ class Cases:
         options, metadata = (
             {**_fields(default.pop(key, None), key), **_fields(fields.pop(key, None), key)} for key in ("options", "metadata")
         )
+
         variables = {**self._vars(default.pop("vars", None)), **self._vars(fields.pop("vars", None))}
         is_default_used = not _is_true(options.get("disableDefaultAsserts"))
         default_assertions = default.pop("assert").items("assert") if "assert" in default else []
         own_assertions = fields.pop("assert").items("assert") if "assert" in fields else []
         assertions = [*(default_assertions if is_default_used else []), *own_assertions]
+
         description = pop_text(fields, "description")
         fields = {**default, **fields}
         threshold = fields.pop("threshold").number("threshold") if "threshold" in fields else None
         self._check_keys(fields, options)
+
         row: dict[str, Any] = {"description": description} if description else {}
         row |= {"metadata": {key: value.plain for key, value in metadata.items()}} if metadata else {}
         is_expanded = not _is_true(options.get("disableVarExpansion"))
+
         for values in self._products(variables, source, is_expanded=is_expanded):
             resolved = self._resolve(values)
             checks, omitted_types = self._read_assertions(assertions, resolved, options)
@@ -283,10 +292,12 @@ class Cases:
             names = {item.text(key) for item in fields.pop(key).items(key)} if key in fields else None
             if names is not None and not all(names & item for item in items):
                 raise NotMapped(f"it is for some {key} only")
+
         for names_of_keys, owner in ((_CHANGES_TEST, fields), (_CHANGES_PROMPT, options)):
             for name in names_of_keys:
                 if name in owner:
                     raise NotMapped(f"{name!r} has no counterpart")
+
         self.project.omit_keys(fields, "tests")
         self.project.omit_keys({key: options[key] for key in options if key not in {*_OPTIONS, *_CHANGES_OUTPUT}}, "options")
 
@@ -313,6 +324,7 @@ class Cases:
             is_list = is_expanded and isinstance(value.data, list) and value.data and isinstance(value.data[0].data, str)
             items = value.items("") if is_list else [value]
             lists[name] = [content for item in items for content in self._contents(item)]
+
         if math.prod(map(len, lists.values())) > _MAX_ROWS:
             raise source.error(f"the variables have more than {_MAX_ROWS:,} combinations")
         for combination in itertools.product(*lists.values()):
@@ -342,6 +354,7 @@ class Cases:
                 text = nunjucks.text_of(nunjucks.value_at(resolved, path), path)
                 if prompt.is_chat and len(path) == 1:
                     resolved[path[0]] = text  # A number alone would otherwise be the content of a message.
+
         for path in {path for provider in self.providers for path in provider.variables}:
             self._fill_missing(resolved, path)
         return resolved
@@ -352,6 +365,7 @@ class Cases:
             for name, text in _templates(variables):
                 if all(len(path) == 1 and path[0] in variables for path in nunjucks.variables(text)):
                     variables[name] = nunjucks.render(text, variables)
+
         for name, text in _templates(variables):
             if any(prompt.is_chat for prompt in self.prompts):  # There, promptfoo does not fill it.
                 raise NotMapped(f"the variable {name} contains a template")

@@ -125,23 +125,28 @@ def import_config(config: Path, directory: Path) -> Imported:
     fields = present(project.read_values(config).fields("a configuration"))
     if not fields:
         raise UsageError("the configuration is empty", path=config)
+
     description = pop_text(fields, "description")
     for key in _NO_EFFECT:
         fields.pop(key, None)
     if "targets" in fields and "providers" not in fields:
         fields["providers"] = fields.pop("targets")
+
     prompts = read_prompts(fields.pop("prompts", None), project)
     providers = read_providers(fields.pop("providers", None), project)
     assertions = AssertionReader(project)
     cases = Cases(project, assertions, prompts, providers)
     cases.read(fields.pop("tests", None), fields.pop("scenarios", None), fields.pop("defaultTest", None))
+
     settings = _settings(fields, project)
     project.omit_keys(fields, "")
+
     if len(cases.rows) > 1:
         for prompt in [prompt for prompt in prompts if not nunjucks.variables(prompt.raw)]:
             prompts.remove(prompt)
             reason = "it has no variable, so all tests would send the same request"
             project.omit_part("prompts", prompt.source, f"the prompt is not imported: {reason}")
+
     variants = _variants(providers, prompts, project)
     if not variants or not cases.rows:
         return Imported({}, (), tuple(project.omissions), len(cases.rows), len(variants), project.shares)
@@ -216,9 +221,11 @@ class _Writer:
         data = self._file("jsonl", rows)
         if self.assertions.functions:
             self.files[self._functions_path] = _functions_source(self.project.config, self.assertions.functions)
+
         commands: list[str] = []
         without_code = [variant for variant in variants if variant.provider.kind != "python"]
         functions = [variant for variant in variants if variant.provider.kind == "python"]
+
         if functions:
             path = self._file("py", self._evaluation(functions, data))
             commands.append(f"evaljournal run {shlex.quote(str(path))}")
@@ -226,6 +233,7 @@ class _Writer:
             path = self._path("toml")
             commands.append(f"evaljournal run --config {shlex.quote(str(path))}")
             self._file("toml", self._configuration(without_code, data))
+
         omissions = tuple(self.project.omissions)
         sent_variables = _sent_variables([*(variant.options for variant in variants), *self._judge_options()])
         return Imported(
@@ -263,15 +271,18 @@ class _Writer:
         table: dict[str, Any] = {"name": self._name, "data": str(data), "input-key": "vars"}
         tables = [self._with_prompt_files(variant, variants) for variant in variants]
         shared = {key: value for key, value in tables[0].items() if all(other.get(key) == value for other in tables)}
+
         kinds = {variant.provider.kind for variant in variants}
         if len(kinds) == 1 and len(tables) > 1:
             tables = [{key: value for key, value in other.items() if key not in shared} for other in tables]
             table |= shared
         elif len(tables) == 1:
             table |= tables[0]
+
         table["score"] = [f"assertions:{self._functions_path}" if self.assertions.functions else "assertions"]
         if self.assertions.grader is not None:
             table |= _judge(self.assertions.grader, has_url="base-url" in table)
+
         text = f"{self._comments}\n{toml_lines(table | self.settings)}"
         if len(tables) > 1:
             for variant, other in zip(variants, tables, strict=True):
@@ -305,6 +316,7 @@ class _Writer:
         """Return the Python file of an evaluation whose providers are Python functions."""
         name, functions = _identifier(self._name), sorted(self.assertions.functions)
         settings = "".join(f"    {key}={value!r},\n" for key, value in self.settings.items())
+
         scorer: list[str] = []
         if self.assertions.grader is not None:
             names = {"judge-url": "base_url", "judge-key-env": "key_env"}
@@ -313,6 +325,7 @@ class _Writer:
         module = self._functions_path.stem
         if functions:
             scorer.append(f"functions=[{', '.join(f'{module}.{function}' for function in functions)}]")
+
         paths = sorted({variant.options["function"].rpartition(":")[0] for variant in variants})
         files = [os.path.relpath(path, self.directory) for path in paths]  # As `depends` takes them.
         variant_lines = "".join(f"    {variant.name!r}: {variant.options!r},\n" for variant in variants)
@@ -332,6 +345,7 @@ def _sent_variables(tables: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
         url = table.get("endpoint") or table.get("base-url") or ("chat" in table and _dialect(table["chat"]).base_url)
         if not url:
             continue
+
         names = [name for text in (url, *table.get("header", {}).values()) for name in Template(text).get_identifiers()]
         names += [table["key-env"]] if "key-env" in table else []
         if names:

@@ -145,6 +145,7 @@ def parse_yaml(text: str, path: Path) -> Value:
         import yaml  # noqa: PLC0415  # an extra
     except ImportError as exc:
         raise UsageError("the import of promptfoo files needs PyYAML: pip install 'evaljournal[promptfoo]'") from exc
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Only its events are used: nothing is constructed.
     builder = _Builder(path)
     try:
@@ -229,10 +230,12 @@ class _Builder:
         if not self._open:
             self.document = value
             return
+
         parent = self._open[-1]
         parent.size += size
         if parent.size > _MAX_VALUES:
             self._reject(f"more than {_MAX_VALUES:,} values", value.line)
+
         if isinstance(parent.items, list):
             parent.items.append(value)
         elif parent.key is None:
@@ -259,6 +262,7 @@ class _Builder:
             return text
         if tag is not None:
             self._reject(f"the tag {tag!r} is not supported", line)
+
         if text in _CONSTANTS:
             return _CONSTANTS[text]
         digits = text.replace("_", "")
@@ -268,6 +272,7 @@ class _Builder:
             if abs(number) > _MAX_INTEGER:
                 raise _too_long_error(text[:30], self.path, line)
             return number
+
         if _FLOAT.fullmatch(text) and float(digits) not in {math.inf, -math.inf}:
             return _number(float(digits))
         if _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
@@ -347,6 +352,7 @@ class Project:
         except (OSError, ValueError, RuntimeError) as exc:
             problem = exc.strerror if isinstance(exc, OSError) and exc.strerror else "not a valid path"
             raise value.error(f"{reference!r} cannot be read: {problem}") from exc
+
         if not is_inside:
             raise value.error(f"{reference!r} is outside {self._root}, the directory of the configuration; copy it there")
         if not path.is_file():

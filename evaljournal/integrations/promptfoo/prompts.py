@@ -47,6 +47,7 @@ def read_prompts(value: Value | None, project: Project) -> list[Prompt]:
     else:
         entries = value.items("prompts") if isinstance(value.data, list) else [value]
         items = [(entry, "") for entry in entries]
+
     prompts: list[Prompt] = []
     for item, label in items:
         try:
@@ -67,9 +68,11 @@ def _prompts(item: Value, label: str, project: Project) -> Iterator[Prompt]:
         project.omit_keys(fields, "prompts")
     else:
         raw = item
+
     text = raw.text("a prompt")
     if not text.strip():
         raise raw.error("the prompt is empty")
+
     names = {name, label, text} - {""}
     for content, source in _contents(text, raw, project):
         prompt = Prompt(label, source, messages_in(content, source) or content, frozenset(names | {content}))
@@ -84,10 +87,12 @@ def _contents(text: str, value: Value, project: Project) -> Iterator[tuple[str, 
             raise NotMapped(f"{text.partition(':')[0]}: would be executed or fetched")
         yield text, value
         return
+
     suffix = Path(text.rpartition(":")[0] if re.search(r"\.\w+:[\w.]+$", text) else text).suffix.lower()
     if not text.startswith(FILE) and suffix not in _READABLE | _CODE:
         yield text, value
         return
+
     if suffix in _CODE:
         raise NotMapped(f"{text} would be executed")
     for path in project.paths(text, value):
@@ -130,6 +135,7 @@ def messages_in(text: str, source: Value) -> Any:
         messages = parse_yaml(text, source.path).plain
     else:
         return None
+
     if not is_messages(messages):
         raise NotMapped("it is JSON, but not a list of messages")
     return messages

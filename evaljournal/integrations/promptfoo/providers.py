@@ -149,13 +149,16 @@ def read_provider(entry: Value, project: Project) -> ImportedProvider:
         identity = fields.pop("id").text("id")
     else:
         identity = entry.text("a provider")
+
     label = pop_text(fields, "label")
     prompts = fields.pop("prompts", None)
     names = None if prompts is None else frozenset(item.text("a prompt") for item in prompts.items("prompts"))
     config = present(project.content(fields.pop("config")).fields("config")) if "config" in fields else {}
+
     kind, task_options = _options(identity, config, entry, project)
     project.omit_keys(config, "config")
     project.omit_keys(fields, "providers")
+
     name = identity.removeprefix("python:")
     default_label = name.rpartition("/")[2] if kind in {"endpoint", "python"} else identity.partition(":")[2]
     return ImportedProvider(identity, label or default_label or identity, kind, task_options, names, source=entry)
@@ -179,6 +182,7 @@ def _chat(identity: str, config: dict[str, Value], project: Project) -> dict[str
     provider, _, name = identity.partition(":")
     dialect, options = "", dict[str, Any]()
     configured_model = pop_text(config, "model")
+
     match provider:
         case "openai":
             api, _, model = name.partition(":")
@@ -201,6 +205,7 @@ def _chat(identity: str, config: dict[str, Value], project: Project) -> dict[str
             options["base-url"], options["key-env"] = _COMPATIBLE[provider]
         case _:
             raise NotMapped(f"{identity} has no counterpart")
+
     if not model:
         raise NotMapped(f"{identity} names no model")
     has_prefix = ":" in model and not dialect
@@ -216,6 +221,7 @@ def _address(config: dict[str, Value], options: dict[str, Any], dialect: str, pr
         options["base-url"] = _plain_text(config.pop("apiBaseUrl"), "apiBaseUrl")
     if "base-url" in options:
         options.setdefault("key-env", _KEYS[dialect])
+
     if "apiKeyEnvar" in config:
         options["key-env"] = config.pop("apiKeyEnvar").text("apiKeyEnvar")
     if "apiKey" in config:
@@ -225,6 +231,7 @@ def _address(config: dict[str, Value], options: dict[str, Any], dialect: str, pr
             options["key-env"] = match[1] or match[2]
         else:
             project.omit(value, "config.apiKey is a key, which is not written; use apiKeyEnvar and an environment variable")
+
     if headers := _headers(config, project):
         options["header"] = headers
     return options
@@ -236,6 +243,7 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
     has_defaults = not (config.pop("omitDefaults").data if "omitDefaults" in config else False)
     if has_defaults and dialect != "gemini:" and not _REASONING_MODEL.fullmatch(model):
         options |= {"max-tokens": 1024} if dialect == "anthropic:" else {"max-tokens": 1024, "temperature": 0}
+
     if "temperature" in config:
         options["temperature"] = config.pop("temperature").number("temperature")
     for key in TOKEN_LIMITS:
@@ -243,10 +251,12 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
             options["max-tokens"] = config.pop(key).count(key)
     if "seed" in config and dialect != "anthropic:":
         options["model-seed"] = config.pop("seed").number("seed")
+
     if "reasoning_effort" in config:
         options["effort"] = _plain_text(config.pop("reasoning_effort"), "reasoning_effort")
     elif "reasoning" in config and list(config["reasoning"].fields("reasoning")) == ["effort"]:
         options["effort"] = _plain_text(config.pop("reasoning").data["effort"], "effort")
+
     body = _body(config, dialect, project)
     return options | ({"extra-body": body} if body else {})
 
@@ -320,15 +330,18 @@ def _endpoint(identity: str, config: dict[str, Value]) -> dict[str, Any]:
     for key in _REQUEST_KEYS:
         if key in config:
             raise NotMapped(f"config.{key} has no counterpart")
+
     url = _with_environment(pop_text(config, "url", identity))
     if not url.startswith(("http://", "https://", "$")):
         raise NotMapped("the provider has no URL")
     if mask_literal(url) != url:
         raise NotMapped("the URL contains a key, which is not written; use {{env.NAME}}")
+
     body = config.pop("body", None)
     method = pop_text(config, "method", "GET" if body is None else "POST").upper()
     if method not in {"GET", "POST"}:
         raise NotMapped(f"the method {method} has no counterpart")
+
     options: dict[str, Any] = {"endpoint": url} | ({"method": method, "body": {}} if method == "GET" else {})
     if body is not None:
         options["body"] = _json_body(body)
@@ -401,6 +414,7 @@ def _command(identity: str, line: str, config: dict[str, Value], entry: Value, p
         raise entry.error("the command is empty")
     if mask_literal_words(words) != words:
         raise NotMapped("the command contains a key, which is not written")
+
     settings = {key: _literal_json(value, key) for key, value in config.items()}
     config.clear()
     words = [_relative(word, project) for word in words]

@@ -40,6 +40,7 @@ class EvaluationPlugin:
         reuse = config.getoption("evals_reuse")
         if reuse is not None and not runs_under(Path(reuse)):
             raise pytest.UsageError(f"--evals-reuse: {escape_controls(reuse)} is not a run, and there is none below it")
+
         self._replies: dict[str, Any] = {}
         """Options of runs that are answered from recorded replies."""
         if replies := config.getoption("evals_replies"):
@@ -52,6 +53,7 @@ class EvaluationPlugin:
             fill_keys()  # Before the test files make their clients.
             # Who runs tests trusts them, and the files beside them.
             self._replies = {"replies": tuple(replies), "offline": True, "trust": True}
+
         self._config = config
         self._runs: dict[str, EvaluationRun] = {}
         """Name of an evaluation → its run."""
@@ -79,6 +81,7 @@ class EvaluationPlugin:
         if reuse := config.getoption("evals_reuse"):
             evaluation_run.rescore(Path(reuse))
             return
+
         max_failures = config.getoption("maxfail")
         limit = {"max_failures": max(0, max_failures - session.testsfailed - 1)} if max_failures else {}
         evaluation_run.run(
@@ -194,6 +197,7 @@ class TrialItem(RunItem):
             if state.outcome in _STOPPED_BY_ERRORS:
                 pytest.skip(problem)
             pytest.fail(problem, pytrace=False)
+
         trial = state.trials[self.name]
         if trial.is_excluded:
             pytest.skip(f"excluded: the answer is {trial.answer_outcome}")

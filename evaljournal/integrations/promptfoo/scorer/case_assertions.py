@@ -133,6 +133,7 @@ def _assertion(value: Any) -> Assertion:
         if any(assertion.type == _SET for assertion in inner_set.assertions):
             raise UsageError("an assert-set cannot contain another one")
         return inner_set
+
     name = value["type"].removeprefix("not-")
     if name not in _CHECKS:
         raise UsageError(f"unknown assertion type {quote(value['type'])}; types: {', '.join(_CHECKS)}, {_SET}")
@@ -147,6 +148,7 @@ def _assertion(value: Any) -> Assertion:
         prompt=value.get("prompt"),
         scores=value.get("scores") or {},
     )
+
     if name == "equals" and "value" not in value:
         raise UsageError("equals needs a value")
     try:
@@ -405,6 +407,7 @@ def _result_of(value: Any, assertion: Assertion) -> AssertionResult:
         value = {"true": True, "false": False}.get(value.lower(), value)
     if isinstance(value, str):
         value = read_json(value) if value.startswith("{") else float(value)
+
     match value:
         case {"score": int() | float() as number, "pass": bool(is_passed)} | {
             "score": int() | float() as number,
@@ -421,8 +424,10 @@ def _result_of(value: Any, assertion: Assertion) -> AssertionResult:
             is_passed = score > 0 if threshold is None else score >= threshold
         case _:
             raise TypeError(f"it returned {quote(value)}, not a bool, a number or a mapping with pass and score")
+
     if not math.isfinite(score):
         raise ValueError(f"its score is {score}")
+
     is_passed = is_passed != assertion.is_negated
     default = f"{assertion.value} returned {quote(value)}"
     reason = "" if is_passed else default if assertion.is_negated else reason or default
@@ -440,14 +445,17 @@ def combine(assertion_set: Assertion, results: Mapping[int, AssertionResult]) ->
         weight = assertion.weight
         total += result.score * weight
         total_weight += weight
+
         means = {**result.metrics, **({assertion.metric: (result.score, 1.0)} if assertion.metric else {})}
         for name, (mean, inner_weight) in means.items():
             metric_sum = sums.setdefault(name, [0.0, 0.0])
             metric_sum[0] += mean * inner_weight * weight
             metric_sum[1] += inner_weight * weight
+
         if not result.is_passed and (weight or assertion.type == _SET):
             is_passed = False
             reasons.append(f"{assertion.label}: {result.reason}" if result.reason else assertion.label)
+
     score = total / total_weight if total_weight else 0.0
     if assertion_set.threshold is not None:
         is_passed = score >= assertion_set.threshold

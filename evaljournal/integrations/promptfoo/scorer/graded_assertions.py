@@ -117,6 +117,7 @@ def result_of(assertion: Assertion, reply: str) -> AssertionResult:
             category, reason = _category(reply)
             score = float({**_CATEGORIES, **assertion.scores}[category])
             is_passed = score > 0
+
     if assertion.is_negated:
         is_passed, score = not is_passed, min(1.0, max(0.0, 1.0 - score))
     return AssertionResult(is_passed=is_passed, score=score, reason="" if is_passed else reason[:2_000])
