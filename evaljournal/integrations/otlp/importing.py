@@ -4,7 +4,7 @@ The attributes are those of OpenTelemetry's conventions for generative AI and of
 not recognized is omitted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,22 +34,21 @@ def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
 
         ids = {as_text(span.get("spanId")) for span in spans}
         root = next((span for span in spans if as_text(span.get("parentSpanId")) not in ids), spans[0])
-        all_attributes = [_attributes(span.get("attributes")) for span in (root, *(span for span in spans if span is not root))]
+        root_attributes = _attributes(root.get("attributes"))
         in_order = [_attributes(span.get("attributes")) for span in spans]
 
         row = case_of(
-            as_text(all_attributes[0].get(f"{_PREFIX}trial") or trace),
-            _messages(all_attributes[0], in_order),
-            annotation(expected, *all_attributes, *(_unprefixed(attributes) for attributes in all_attributes[:1])),
-            output=_output(all_attributes[0]),
+            as_text(root_attributes.get(f"{_PREFIX}trial") or trace),
+            _messages(root_attributes, in_order),
+            annotation(expected, root_attributes, *in_order, _unprefixed(root_attributes)),
+            output=_output(root_attributes),
         )
         if row is not None:
             yield row
 
 
-def _messages(root: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]) -> list[Message]:
+def _messages(root: Mapping[str, Any], spans: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the conversation: what the root, or the first call of a model, was asked; then the answers and the tools."""
-    spans = list(spans)
     models = [span for span in spans if _kind(span) & _MODEL]
     asked = next(filter(None, (_asked(span) for span in (root, *models))), [])
     messages = [message for message in asked if message["role"] != "assistant" or message["content"]]
