@@ -42,7 +42,7 @@ class AssertionReader:
     """Reads assertions, and collects what they need: Python functions and a model that grades."""
 
     project: Project
-    functions: "dict[str, Function]" = attrs.field(factory=dict[str, "Function"])
+    functions: dict[str, Function] = attrs.field(factory=dict[str, Function])
     grader: dict[str, Any] | None = None
     """Options of the model that grades; None if none is needed."""
 
@@ -145,7 +145,7 @@ class AssertionReader:
             raise value.error(f"the code of the assertion is not valid Python: {exc}") from exc
         return self._name("check", Function("", body, config))
 
-    def _name(self, name: str, function: "Function") -> str:
+    def _name(self, name: str, function: Function) -> str:
         """Return the name of a function, a new one if there is none yet."""
         for other_name, other_function in self.functions.items():
             if other_function == function:

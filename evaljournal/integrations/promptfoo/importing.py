@@ -230,9 +230,8 @@ class _Writer:
             path = self._file("py", self._evaluation(functions, data))
             commands.append(f"evaljournal run {shlex.quote(str(path))}")
         if without_code:
-            path = self._path("toml")
+            path = self._file("toml", self._configuration(without_code, data))
             commands.append(f"evaljournal run --config {shlex.quote(str(path))}")
-            self._file("toml", self._configuration(without_code, data))
 
         omissions = tuple(self.project.omissions)
         sent_variables = _sent_variables([*(variant.options for variant in variants), *self._judge_options()])
@@ -246,11 +245,8 @@ class _Writer:
         if self.assertions.grader is not None:
             yield {names[key]: value for key, value in self.assertions.grader.items()}
 
-    def _path(self, suffix: str) -> Path:
-        return self.directory / f"{self._name}.{suffix}"
-
     def _file(self, suffix: str, content: str) -> Path:
-        path = self._path(suffix)
+        path = self.directory / f"{self._name}.{suffix}"
         self.files[path] = content
         return path
 
