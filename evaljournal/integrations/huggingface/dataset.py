@@ -232,13 +232,23 @@ class _Ranges(io.RawIOBase):
                 total = str(response.headers.get("Content-Range", "")).rpartition("/")[2]
                 if response.status == HTTPStatus.PARTIAL_CONTENT and total.isdecimal():
                     self._size = int(total)
-                    return bytes(response.read(count))
+                    content = bytes(response.read(count))
+                    if not content:
+                        raise self._closed_early()
+                    return content
+
                 self._whole = cast("IO[bytes]", TemporaryFile())  # noqa: SIM115  # closed with this object
                 for piece in iter(lambda: response.read(_BLOCK), b""):
                     self._whole.write(piece)
+                if response.length:  # `read` raises no error if bytes are missing.
+                    raise self._closed_early()
                 self._size = self._whole.tell()
+
         self._whole.seek(start)
         return self._whole.read(count)
+
+    def _closed_early(self) -> UsageError:
+        return UsageError(f"{self._url}: the connection was closed before the end of the file")
 
     def close(self) -> None:
         if self._whole is not None:
