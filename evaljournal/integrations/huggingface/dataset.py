@@ -24,6 +24,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from evaljournal.replay.provider.reports import fields_of, objects_of
 from evaljournal.replay.text import printable
 from evaljournal.runner.data import readers
 from evaljournal.runner.data.remote import RemoteCases
@@ -129,11 +130,9 @@ class HubCases(RemoteCases):
     @cached_property
     def _files(self) -> tuple[str, list[str]]:
         """The name of the part, `config/split` or the path of a file, and the paths of its files."""
-        siblings = self._info.get("siblings")
-        names = (item.get("rfilename") for item in siblings if isinstance(item, dict)) if isinstance(siblings, list) else ()
+        names = (item.get("rfilename") for item in objects_of(self._info.get("siblings")))
         paths = sorted(name for name in names if isinstance(name, str) and name.endswith(_SUFFIXES))
-        card = self._info.get("cardData")
-        parts = dict(_parts(card.get("configs") if isinstance(card, dict) else None, paths))
+        parts = dict(_parts(fields_of(self._info.get("cardData")).get("configs"), paths))
 
         if self._part in paths:
             return self._part, [self._part]
@@ -153,8 +152,8 @@ class HubCases(RemoteCases):
 def _parts(configs: Any, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield `config/split` and its files, as the card of a dataset describes them; otherwise by the names of the files."""
     described = False
-    for config in configs if isinstance(configs, list) else ():
-        entries = config.get("data_files") if isinstance(config, dict) else None
+    for config in objects_of(configs):
+        entries = config.get("data_files")
         for entry in entries if isinstance(entries, list) else [entries]:
             split, patterns = (entry.get("split"), entry.get("path")) if isinstance(entry, dict) else ("train", entry)
             patterns = [

@@ -75,9 +75,7 @@ def _messages(root: Mapping[str, Any], spans: Sequence[Mapping[str, Any]]) -> li
 def _asked(span: Mapping[str, Any]) -> list[Message]:
     messages = _parsed(span.get("gen_ai.input.messages"))
     if isinstance(messages, list):
-        return [
-            {"role": as_text(item.get("role")), "content": _parts_text(item)} for item in messages if isinstance(item, dict)
-        ]
+        return [{"role": as_text(item.get("role")), "content": _parts_text(item)} for item in objects_of(messages)]
     value = _parsed(span.get("input.value"))
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
@@ -98,7 +96,7 @@ def _parts_text(message: Mapping[str, Any]) -> str:
     parts = message.get("parts")
     if not isinstance(parts, list):
         return as_text(message.get("content") or "")
-    texts = (part.get("content") for part in parts if isinstance(part, dict) and part.get("type") == "text")
+    texts = (part.get("content") for part in objects_of(parts) if part.get("type") == "text")
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
