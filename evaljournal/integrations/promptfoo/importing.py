@@ -217,8 +217,7 @@ class _Writer:
         self._name = slug("-".join(words)) or slug(config.parent.name) or "evaluation"
 
     def write(self, variants: list[_Variant]) -> Imported:
-        rows = "".join(f"{json_text(row)}\n" for row in self.rows)
-        data = self._file("jsonl", rows)
+        data = self._file("jsonl", "".join(f"{json_text(row)}\n" for row in self.rows))
         if self.assertions.functions:
             self.files[self._functions_path] = _functions_source(self.project.config, self.assertions.functions)
 

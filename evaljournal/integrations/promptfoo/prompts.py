@@ -106,8 +106,6 @@ def _file_contents(path: Path, project: Project) -> list[str]:
     match path.suffix.lower():
         case ".txt":
             return [part.strip() for part in _DELIMITER.split(project.read(path)) if part.strip()]
-        case ".json":
-            return [project.read(path)]
         case ".yaml" | ".yml":
             return [json_text(project.read_values(path).plain)]
         case ".jsonl":

@@ -82,9 +82,8 @@ class ImportedProvider:
     source: Value = attrs.field(repr=False, kw_only=True)
 
     def takes(self, prompt: Prompt) -> bool:
-        patterns = self.prompts
-        return patterns is None or any(
-            name in patterns or fnmatchcase(name, text) for name in prompt.names for text in patterns
+        return self.prompts is None or any(
+            name in self.prompts or fnmatchcase(name, pattern) for name in prompt.names for pattern in self.prompts
         )
 
     @property
