@@ -71,8 +71,7 @@ class _Line:
         self._last_text = ""
 
     def update(self, _: int) -> None:
-        live_run = self._live_run
-        text = line(live_run.state, now=live_run.now(), total=live_run.total)
+        text = line(self._live_run.state, now=self._live_run.now(), total=self._live_run.total)
         self._write(f"\r{text.ljust(len(self._last_text))}")
         self._last_text = text
 
