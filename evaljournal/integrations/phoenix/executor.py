@@ -42,6 +42,7 @@ _log = logging.getLogger("evaljournal")
 class Executor(Protocol):
     def run(self, inputs: Sequence[Any]) -> Results:
         """Return outputs and details in the order of the inputs."""
+        ...
 
 
 def _phoenix_category(exc: BaseException) -> FailureCategory | None:
