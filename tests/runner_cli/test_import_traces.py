@@ -124,7 +124,12 @@ def test_untrusted_values(tmp_path: Path) -> None:
     odd: list[Any] = [None, 1, "x", [], {}, {"resourceSpans": 3}]
     steps = [
         {"source": "user", "message": "Hi"},
-        {"source": "agent", "message": [{"type": "text", "text": "Yo"}, *odd], "tool_calls": odd},
+        {
+            "source": "agent",
+            "message": [{"type": "text", "text": "Yo"}, *odd],
+            "tool_calls": [*odd, {"tool_call_id": odd}],
+            "observation": {"results": [*odd, {"source_call_id": odd}]},
+        },
         *odd,
     ]
     document = {"schema_version": "ATIF-v1.8", "session_id": "s", "steps": steps, "extra": {"expected": {"a": [1]}}}
@@ -138,6 +143,8 @@ def test_untrusted_values(tmp_path: Path) -> None:
     broken = span(1, input__value="Hi") | {
         "attributes": [*attributes(input__value="Hi"), *odd, {"key": "k", "value": odd}],
         "startTimeUnixNano": [],
+        "spanId": [],
+        "parentSpanId": {},
     }
     Path("spans.json").write_bytes(orjson.dumps({"resourceSpans": [*odd, {"scopeSpans": [*odd, {"spans": [*odd, broken]}]}]}))
     assert 0 == evaljournal("import", "--otlp", "spans.json").exit_code

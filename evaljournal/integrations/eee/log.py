@@ -36,25 +36,26 @@ def eee(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 class _Log:
-    """The results and the samples of one variant."""
-
     def __init__(self, source: Source, variant: str | None) -> None:
         self._source, self._variant = source, variant
         run_started = source.state.started
         self._evaluation = run_started.evaluation if run_started is not None else _UNKNOWN
         self._dataset = run_started.dataset if run_started is not None else _UNKNOWN
+
         call = TaskModels(run_started and run_started.definition).for_variant(variant or "").call(None)
         served = next((model for model, _ in source.totals(variant).models.most_common(1)), "")
+
         self._model, self._provider = call.model or served or _UNKNOWN, call.provider or _UNKNOWN
         self._model_id = self._model if "/" in self._model else f"{_name(self._provider)}/{self._model}"
         self._id = f"{_name(self._evaluation)}/{_name(self._model_id)}/{source.run_id}{f'/{variant}' if variant else ''}"
+
         digest = sha256(f"{source.run_id}/{variant or ''}".encode()).digest()
         developer, _, model = self._model_id.partition("/")
         self.path = f"data/{_name(self._evaluation)}/{_name(developer)}/{_name(model)}/{UUID(bytes=digest[:16], version=4)}"
+
         self._checksum, self._rows = sha256(), 0
 
     def samples(self) -> Iterator[bytes]:
-        """Write a line for each output and score."""
         for trial in self._source.trials("completed", variant=self._variant):
             for score in trial.scores.values():
                 if isinstance(score.value, bool | int | float):
@@ -73,6 +74,7 @@ class _Log:
         is_agent = bool(attempt.steps)
         answer = {"extracted_value": output, "extraction_method": score.scorer, "is_terminal": True}
         reference = [] if trial.expected is None else [as_text(trial.expected)]
+
         return {
             "schema_version": _VERSION,
             "evaluation_id": self._id,
@@ -91,7 +93,7 @@ class _Log:
         }
 
     def results(self) -> Iterator[bytes]:
-        """Write the results; the samples have been written."""
+        """The samples must have been written: the results contain their checksum."""
         source, totals = self._source, self._source.totals(self._variant)
         state, sessions = source.state, source.state.sessions
         started_at = sessions[0].at if sessions else "1970-01-01T00:00:00Z"
@@ -137,6 +139,7 @@ class _Log:
             is_pass, interval = score.kind == "pass", {}
             if score.low is not None and score.high is not None:
                 interval = {"confidence_interval": {"lower": score.low, "upper": score.high, "confidence_level": 0.95}}
+
             yield {
                 "evaluation_result_id": f"{self._id}#{name}",
                 "evaluation_name": self._evaluation,

@@ -13,7 +13,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -24,6 +24,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from evaljournal.replay.provider.reports import fields_of, objects_of
 from evaljournal.replay.text import printable
 from evaljournal.runner.data import readers
 from evaljournal.runner.data.remote import RemoteCases
@@ -48,7 +49,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Redirects keep the token on the same host only, and never leave https."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: str) -> Any:  # noqa: PLR0917  # urllib's
-        """Return the next request."""
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if new.scheme not in {"https", old.scheme}:
             raise urllib.error.HTTPError(req.full_url, code, f"redirected to {new.scheme}", headers, fp)
@@ -60,8 +60,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class HubCases(RemoteCases):
-    """The rows of a split of a dataset."""
-
     def __init__(self, place: str) -> None:
         super().__init__(place)
         match = _PLACE.fullmatch(place)
@@ -73,16 +71,13 @@ class HubCases(RemoteCases):
 
     @property
     def stem(self) -> str:
-        """The name of the dataset."""
         return self._name.rpartition("/")[2]
 
     @property
     def address(self) -> str:
-        """The address with the commit and the split."""
         return f"hf://{self._name}@{self._info['sha']}:{self._files[0]}"
 
     def rows(self, delimiter: str | None) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the rows of all files."""
         number = 0
         for path in self._files[1]:
             file = _HubFile(self, path)
@@ -98,6 +93,7 @@ class HubCases(RemoteCases):
         if token := os.environ.get("HF_TOKEN", "").strip():
             add_secret(token)
             request.add_unredirected_header("Authorization", f"Bearer {token}")
+
         for attempt in range(1, _TRIES + 1):
             try:
                 return self._opener.open(request, timeout=_TIMEOUT)
@@ -107,12 +103,12 @@ class HubCases(RemoteCases):
                     status = exc.code
                     exc.close()
                 if attempt == _TRIES or (status is not None and status not in _RETRIED):
-                    raise UsageError(f"{url}: {status or ''} {_reason(exc)}".strip(), hint=_hint(status)) from exc
+                    reason = printable(str(getattr(exc, "reason", None) or exc), 200)
+                    raise UsageError(f"{url}: {status or ''} {reason}".strip(), hint=_hint(status)) from exc
             time.sleep(2 ** (attempt - 1))
         raise AssertionError
 
     def url(self, path: str) -> str:
-        """Return the address of a file of the commit."""
         return f"{self._hub}/datasets/{self._name}/resolve/{self._info['sha']}/{quote(path)}"
 
     @cached_property
@@ -120,6 +116,7 @@ class HubCases(RemoteCases):
         url = f"{self._hub}/api/datasets/{self._name}/revision/{quote(self._revision, safe='')}"
         if urlsplit(url).scheme not in {"http", "https"}:
             raise UsageError(f"HF_ENDPOINT={self._hub!r} is not an http:// or https:// URL")
+
         with self.open(url) as response:
             content = response.read(_MAX_INFO)
         try:
@@ -133,19 +130,20 @@ class HubCases(RemoteCases):
     @cached_property
     def _files(self) -> tuple[str, list[str]]:
         """The name of the part, `config/split` or the path of a file, and the paths of its files."""
-        siblings = self._info.get("siblings")
-        names = (item.get("rfilename") for item in siblings if isinstance(item, dict)) if isinstance(siblings, list) else ()
+        names = (item.get("rfilename") for item in objects_of(self._info.get("siblings")))
         paths = sorted(name for name in names if isinstance(name, str) and name.endswith(_SUFFIXES))
-        card = self._info.get("cardData")
-        parts = dict(_parts(card.get("configs") if isinstance(card, dict) else None, paths))
+        parts = dict(_parts(fields_of(self._info.get("cardData")).get("configs"), paths))
+
         if self._part in paths:
             return self._part, [self._part]
         selected = [name for name in parts if self._part in {None, name, *name.split("/")}]
         if len(selected) == 1:
             return selected[0], parts[selected[0]]
+
         if not parts:
             hint = f"the hub may have converted it: hf://{self._name}@refs/convert/parquet" if self._revision == "main" else ""
             raise UsageError(f"hf://{self._name} has no Parquet, JSONL or CSV files at {self._revision}", hint=hint)
+
         problem = "has several splits" if self._part is None else f"has no single split {printable(self._part)!r}"
         listed = ", ".join(printable(f":{name}") for name in [*parts][:_MAX_LISTED])
         raise UsageError(f"hf://{self._name} {problem}; add one of {listed}{', …' if len(parts) > _MAX_LISTED else ''}")
@@ -154,8 +152,8 @@ class HubCases(RemoteCases):
 def _parts(configs: Any, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield `config/split` and its files, as the card of a dataset describes them; otherwise by the names of the files."""
     described = False
-    for config in configs if isinstance(configs, list) else ():
-        entries = config.get("data_files") if isinstance(config, dict) else None
+    for config in objects_of(configs):
+        entries = config.get("data_files")
         for entry in entries if isinstance(entries, list) else [entries]:
             split, patterns = (entry.get("split"), entry.get("path")) if isinstance(entry, dict) else ("train", entry)
             patterns = [
@@ -164,6 +162,7 @@ def _parts(configs: Any, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
             if files := [path for path in paths if any(_glob(pattern).fullmatch(path) for pattern in patterns)]:
                 described = True
                 yield f"{config.get('config_name', 'default')}/{split}", files
+
     if not described:
         by_split = dict[str, list[str]]()
         for path in paths:
@@ -185,18 +184,15 @@ class _HubFile:
     def __init__(self, cases: HubCases, path: str) -> None:
         self._cases, self._path = cases, path
         self.suffix = PurePosixPath(path).suffix
-        self._size: int | None = None
 
     def __str__(self) -> str:
         return self._path
 
     def stat(self) -> SimpleNamespace:
-        """Return its size."""
         with self.open("rb") as stream:
             return SimpleNamespace(st_size=stream.seek(0, os.SEEK_END))
 
     def open(self, _: str) -> IO[bytes]:
-        """Open it for reading."""
         return io.BufferedReader(_Ranges(self._cases, self._cases.url(self._path)), _BLOCK)
 
 
@@ -235,23 +231,28 @@ class _Ranges(io.RawIOBase):
                 total = str(response.headers.get("Content-Range", "")).rpartition("/")[2]
                 if response.status == HTTPStatus.PARTIAL_CONTENT and total.isdecimal():
                     self._size = int(total)
-                    return bytes(response.read(count))
+                    content = bytes(response.read(count))
+                    if not content:
+                        raise self._closed_early()
+                    return content
+
                 self._whole = cast("IO[bytes]", TemporaryFile())  # noqa: SIM115  # closed with this object
                 for piece in iter(lambda: response.read(_BLOCK), b""):
                     self._whole.write(piece)
+                if response.length:  # `read` raises no error if bytes are missing.
+                    raise self._closed_early()
                 self._size = self._whole.tell()
+
         self._whole.seek(start)
         return self._whole.read(count)
+
+    def _closed_early(self) -> UsageError:
+        return UsageError(f"{self._url}: the connection was closed before the end of the file")
 
     def close(self) -> None:
         if self._whole is not None:
             self._whole.close()
         super().close()
-
-
-def _reason(exc: OSError) -> str:
-    reason: Iterable[Any] | Any = getattr(exc, "reason", None) or exc
-    return printable(reason, 200)
 
 
 def _hint(status: int | None) -> str:

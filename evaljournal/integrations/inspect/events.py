@@ -46,7 +46,6 @@ _STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "to
 
 
 def sample_events(source: Source, trial: TrialDetails, task: TaskModel) -> list[dict[str, Any]]:
-    """Return the events of a trial."""
     events: list[dict[str, Any]] = []
     for attempt in trial.attempts:
         events += _step_events(source, trial, attempt) if attempt.steps else [_model_event(source, trial, attempt, task)]
@@ -64,6 +63,7 @@ def sample_messages(source: Source, trial: TrialDetails, call: ModelCall) -> lis
         messages = _messages(source, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
     else:
         messages = _request_messages(source, trial, call)
+
     if last_attempt is not None and last_attempt.has_output and trial.stage == "completed":
         text = as_text(last_attempt.output)
         if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
@@ -79,9 +79,11 @@ def _step_events(source: Source, trial: TrialDetails, attempt: AttemptDetails) -
     open_spans = [(uuid_of(source, trial.trial, "span", number), number, end)]
     """Id, key and end of each span that contains the next step."""
     yield _span_begin(source, trial, (open_spans[0][0], None, "agent", f"attempt {number}"), start, number)
+
     for depth, step in steps_with_depth(attempt.steps):
         while len(open_spans) > depth + 1:
             yield _span_end(source, trial, *open_spans.pop())
+
         key = f"{number}/{step.number}"
         start, step_end = (source.session_time(span.session, t) for t in (step.start, step.t))
         parent = open_spans[-1][0]
@@ -92,6 +94,7 @@ def _step_events(source: Source, trial: TrialDetails, attempt: AttemptDetails) -
             yield _span_begin(source, trial, span_fields, start, key, **details, **_error_of(step))
             open_spans.append((span_id, key, step_end))
             parent = span_id
+
         if step.kind in {"model", "tool"}:
             event = {
                 **_event(source, trial, step.kind, start, key),
@@ -101,6 +104,7 @@ def _step_events(source: Source, trial: TrialDetails, attempt: AttemptDetails) -
                 "metadata": {"evaljournal": {"attempt": span.attempt, "step": step.number, "outcome": step.outcome}},
             }
             yield event | (_model_step(source, trial, step) if step.kind == "model" else _tool_step(key, step))
+
     while open_spans:
         if len(open_spans) == 1 and attempt.category:
             error = {"message": f"{attempt.error}: {attempt.message}", "traceback": attempt.traceback, "traceback_ansi": ""}
@@ -134,9 +138,12 @@ def _model_step(source: Source, trial: TrialDetails, step: StepDetails) -> dict[
         stop_reason = _STOP_REASONS.get(finish_reason_of(step.output), "unknown")
         message = _messages(source, trial, [*messages, reply])[-1]
         output |= {"choices": [{"message": message, "stop_reason": stop_reason}], "completion": reply.text}
+
     step_usage: dict[str, float] = {}
     add(step_usage, None if step.is_reused else step.usage)
-    output |= {"usage": usage} if (usage := usage_of(model, step_usage).get(model)) else {}
+    if usage := usage_of(model, step_usage).get(model):
+        output["usage"] = usage
+
     return {
         "model": model,
         "input": _messages(source, trial, messages),
@@ -202,7 +209,6 @@ def _output_message(source: Source, trial: TrialDetails, attempt: AttemptDetails
 
 
 def output_of(source: Source, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
-    """Return the output of an attempt as a model's output."""
     usage = usage_of(model, attempt.total_usage).get(model)
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.has_output:
@@ -242,7 +248,6 @@ def _score_event(source: Source, trial: TrialDetails, score: ScoreDetails) -> di
 
 
 def _event(source: Source, trial: TrialDetails, kind: str, time: int, key: str) -> dict[str, Any]:
-    """Return the fields that all events have."""
     return {
         "event": kind,
         "uuid": uuid_of(source, trial.trial, kind, key),
@@ -306,7 +311,6 @@ def model_name(call: ModelCall) -> str:
 
 
 def target_of(expected: Any) -> str | list[str]:
-    """Return the expected output as a target."""
     if isinstance(expected, list) and all(isinstance(item, str) for item in expected):
         return expected
     return "" if expected is None else as_text(expected)

@@ -69,7 +69,6 @@ def _log(source: Source, variant: str | None) -> Iterator[bytes]:
     calls: Counter[str] = Counter()
     """Number of steps that called each model."""
     usage: dict[str, dict[str, float]] = {}
-    """Usage of the samples by model."""
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
         def write_file(name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -84,10 +83,12 @@ def _log(source: Source, variant: str | None) -> Iterator[bytes]:
             for model, tokens in sample["model_usage"].items():
                 add(usage.setdefault(model, {}), tokens)
             yield from write_file(_file_name(trial), [_json_with_nan(sample, trial)])
+
         summaries = (
             _json_with_nan(_summary(source, trial, task), trial) for trial in source.trials(*DONE_STAGES, variant=variant)
         )
         yield from write_file("summaries.json", _list(summaries))
+
         header = _header(source, task, variant)
         if calls:
             header["stats"]["model_usage"] = usage
@@ -140,11 +141,13 @@ def _header(source: Source, task_model: TaskModel, variant: str | None) -> dict[
     name, task = (run_started.evaluation, run_started.task) if run_started is not None else ("evaluation", "")
     ids = ["eval", "task"] if variant is None else [f"eval@{variant}", f"task@{variant}"]
     parameters = {} if variant is None or run_started is None else variant_parameters(run_started.definition, variant)
+
     environment = dict(run_started.environment) if run_started is not None else {}
     git = environment.pop("git", None)
     repeats = state.settings.get("repeats", 1)
     trials = (trial for trial in state.trials.values() if trial.stage != "withdrawn" and variant in (None, trial.variant))
     samples, model = len({trial.case for trial in trials}), model_name(task_model.call(None))
+
     spec = {
         "eval_id": uuid_of(source, ids[0]),
         "run_id": source.run_id,
@@ -221,12 +224,14 @@ def _sample(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, A
         "scores": {scorer: inspect_score(score) for scorer, score in trial.scores.items()},
         "error_retries": [_attempt_error(attempt) for attempt in _retried_attempts(trial)] or None,
     }
+
     call = call_of_trial(trial, task)
     successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.has_output), None)
     if trial.stage == "completed" and successful_attempt is not None:
         sample["output"] = output_of(source, trial, successful_attempt, model_name(call)) | {"time": trial.latency}
     elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
+
     messages = sample_messages(source, trial, task.call(trial.request))
     return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
 
@@ -253,7 +258,6 @@ def _summary(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, 
 
 
 def _common_fields(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
-    """Return the fields that a sample and its summary share."""
     return {
         "id": trial.case,
         "epoch": trial.repeat,

@@ -79,7 +79,6 @@ def line(trial: TrialDetails, step_filter: Collection[str]) -> bytes:
 
 
 def _sample(source: Source, trial: TrialDetails) -> dict[str, Any]:
-    """Return a trial as NAT's `AtifEvalSample`."""
     return {
         "item_id": trial.trial,
         "trajectory": trajectory(source, trial),
@@ -102,7 +101,6 @@ def _llm_latency(trial: TrialDetails) -> float:
 
 
 def item(trial: TrialDetails, step_filter: Collection[str] = STEP_FILTER) -> dict[str, Any]:
-    """Return a trial as a NAT item."""
     metadata = trial.metadata if isinstance(trial.metadata, dict) else {}
     fields = {
         "id": trial.trial,
@@ -131,10 +129,12 @@ def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, A
     """
     span, uuid, total_usage = attempt.span, f"{trial.trial}/{attempt.span.attempt}/", attempt.own_usage
     workflow = {"UUID": f"{uuid}0", "name": "workflow"}
+
     times = [_times(step.at, step.elapsed) for step in attempt.steps]
     start, end = _times(attempt.ended_at, span.end - span.start)
     start = min([start, *(step_start for step_start, _ in times)])  # NAT sorts by time.
     yield _step("root", "WORKFLOW_START", trial.input, None, **workflow, event_timestamp=start)
+
     for step, (step_start, step_end) in zip(attempt.steps, times, strict=True):
         name, request, result = step.name, step.input, f"{step.error}: {step.message}" if step.error else step.output
         if step.kind == "model":
@@ -142,6 +142,7 @@ def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, A
             name = call_of_step(step.input).model or name
             request = messages[-1].text if messages else request
             result = message_text(reply) if reply is not None else result
+
         sums: dict[str, float] = {}
         add(sums, step.usage)
         yield _step(
@@ -157,13 +158,13 @@ def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, A
             usage_info=_usage(sums, step.kind),
         )
         add(total_usage, sums)
+
     metadata = {"attempt": span.attempt, "outcome": span.outcome, **_cost(total_usage)}
     workflow_times = {"event_timestamp": end, "span_event_timestamp": start}
     yield _step("root", "WORKFLOW_END", None, attempt.output, **workflow, **workflow_times, metadata=metadata)
 
 
 def _step(parent: str, event_type: str, request: Any, result: Any, **payload: Any) -> dict[str, Any]:
-    """Return NAT's `IntermediateStep`."""
     defaults = {"span_event_timestamp": None, "framework": None, "tags": None, "metadata": None, "usage_info": None}
     return {
         "parent_id": parent,

@@ -38,8 +38,6 @@ _log = logging.getLogger("evaljournal")
 
 
 class NatOutput(RunOutput):
-    """The output directory, and the trials that are not written yet."""
-
     def __init__(self, directory: Path, *, retry_failed: bool = False, step_filter: Collection[str] = STEP_FILTER) -> None:
         self.directory = directory
         self._step_filter = step_filter
@@ -55,7 +53,6 @@ class NatOutput(RunOutput):
         """Whether the last write failed: a failure is logged once, until a write succeeds."""
 
     def check(self, run: Path | None = None) -> None:
-        """Raise a `UsageError` if the directory cannot be used for this run."""
         if outer_run := segments.enclosing_run(self.directory):
             raise UsageError(f"{self.directory} is inside the run {outer_run}", hint=_OTHER_DIRECTORY)
         if self.directory.exists() and not self.directory.is_dir():
@@ -63,7 +60,6 @@ class NatOutput(RunOutput):
         self._check_owner("" if run is None else Source(run, at=1).run_id)
 
     def prepare(self, run: Path | None = None) -> None:
-        """Create the directory; raise a `UsageError` if it cannot be used for this run."""
         self.check(run)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -80,14 +76,12 @@ class NatOutput(RunOutput):
 
     async def update(self, live_run: LiveRun) -> None:
         """Append each trial that is done, until cancelled."""
-        await self.update_until_cancelled(live_run.journal.path)
-
-    async def update_until_cancelled(self, run: Path) -> None:
-        """Append each trial that is done, until cancelled."""
+        run = live_run.journal.path
         limiter = trio.CapacityLimiter(1)  # The user's threads must not delay it.
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)
+
             source = await trio.to_thread.run_sync(self._start, run, limiter=limiter)
             send, receive = trio.open_memory_channel[Record](_BUFFER)
             async with trio.open_nursery() as nursery:
@@ -113,6 +107,7 @@ class NatOutput(RunOutput):
             return self._log_failure(f"could not be written{place}", run, exc)
         if source.problem is None:
             return ""
+
         part = f"a value of item {printable(source.damaged_trial)!r}" if source.damaged_trial else "a part of the run"
         message = f"{self.directory} is incomplete: {part} is damaged: {source.problem}"
         _log.error("%s", message)

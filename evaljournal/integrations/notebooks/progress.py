@@ -25,8 +25,6 @@ _PRE: Final = '<pre style="font-family: ui-monospace, Menlo, Consolas, monospace
 
 
 class CellProgress(RunOutput):
-    """The cell that is being executed, or a line of the terminal."""
-
     def __init__(self, show: Callable[..., None]) -> None:
         self._show = show
         self._html = ""
@@ -45,9 +43,17 @@ class CellProgress(RunOutput):
 
     def _update(self, live_run: LiveRun, *, is_last: bool = False) -> None:
         state, now, total = live_run.state, live_run.now(), live_run.total
-        figures: Any = {"now": now, "durable": live_run.journal.durable_seq, "total": total}
-        title, stop_status = str(live_run.journal.path), live_run.stop_status()
-        html = _html(panel(state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
+        frame = panel(
+            state,
+            now=now,
+            durable=live_run.journal.durable_seq,
+            total=total,
+            width=_WIDTH,
+            title=str(live_run.journal.path),
+            stop_status=live_run.stop_status(),
+        )
+
+        html = _html(frame)
         if html != self._html or is_last:
             text = escape_controls(line(state, now=now, total=total))
             self._show(html, text, is_first=not self._html, is_last=is_last)

@@ -20,9 +20,7 @@ MAX_BODY: Final = 4 << 20
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 """The version of OpenTelemetry's conventions for generative AI that the attributes follow."""
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
-"""Wire types."""
-_INFO: Final = 9
-"""A severity."""
+_SEVERITY_INFO: Final = 9
 _CONTINUATION_BIT: Final = 0x80
 _LOW_BITS: Final = 0x7F
 _TIMES: Final = frozenset({"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano"})
@@ -117,9 +115,8 @@ def _event(event: dict[str, Any]) -> bytes:
 
 
 def _log_event(event: dict[str, Any]) -> bytes:
-    """Return a span event as a log record of the severity INFO."""
     ids = _message(9, bytes.fromhex(event["traceId"])) + _message(10, bytes.fromhex(event["spanId"]))
-    body = _time(1, event["timeUnixNano"]) + _tag(2, _VARINT) + _varint(_INFO) + _attributes(6, event["attributes"])
+    body = _time(1, event["timeUnixNano"]) + _tag(2, _VARINT) + _varint(_SEVERITY_INFO) + _attributes(6, event["attributes"])
     return body + ids + _time(11, event["timeUnixNano"]) + _text(12, event["name"])
 
 

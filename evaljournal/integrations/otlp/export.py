@@ -63,7 +63,6 @@ def _spans(source: Source) -> Iterator[dict[str, Any]]:
 
 
 def models_of(source: Source) -> TaskModels:
-    """Return the models that the definition of the run names."""
     return TaskModels(source.state.started and source.state.started.definition)
 
 
@@ -92,7 +91,6 @@ def score_events(source: Source, trial: TrialDetails, after: int = _ALL) -> Iter
 
 
 def scope_of(source: Source) -> dict[str, Any]:
-    """Return the name and the version of what makes the spans."""
     run_started = source.state.started
     version = "" if run_started is None else run_started.environment.get("evaljournal", "")
     return {"name": "evaljournal", "version": as_text(version)}
@@ -122,6 +120,7 @@ def _trial_span(source: Source, trial: TrialDetails) -> dict[str, Any]:
     times = [_times(source, attempt.span) for attempt in trial.attempts]
     start = min([source.enqueue_time(trial), *(start for start, _ in times)])
     end = max([start, source.end_time(trial), *(end for _, end in times)])
+
     attributes = {
         "evaljournal.trial": trial.trial,
         "evaljournal.case": trial.case,
@@ -140,10 +139,12 @@ def _trial_span(source: Source, trial: TrialDetails) -> dict[str, Any]:
         **_content("input", trial.input),
         **(_content("output", trial.output) if trial.stage in {"scoring", "completed"} else {}),
     }
+
     status: dict[str, Any] = {"code": _OK} if trial.stage == "completed" else {}
     if trial.stage == "failed":
         status = {"code": _ERROR, "message": trial.failure}
         attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.reason
+
     span = _span(_ids(source, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
     events = [_score(source, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)]
     return span | {"events": events} if events else span
@@ -173,6 +174,7 @@ def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, 
         "gen_ai.input.messages": [*map(_message, call.messages or [Message("user", as_text(trial.input))])],
         **_content("input", trial.input),
     }
+
     events: list[dict[str, Any]] = []
     status: dict[str, Any] = {}
     start, end = _times(source, span)
@@ -193,6 +195,7 @@ def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, 
         if attempt.category not in {"timed_out", "interrupted"}:
             exception = {"type": attempt.error, "message": attempt.message, "stacktrace": attempt.traceback}
             events = [_event("exception", end, {f"exception.{name}": value for name, value in exception.items()})]
+
     attributes |= _usage(attempt.own_usage)  # The usage of steps is in their spans.
     name, kind = (f"chat {call.model}", _CLIENT) if call.model else (f"invoke_agent {agent}", _INTERNAL)
     result = _span(_ids(source, span.trial, span.attempt), name, kind, (start, end), attributes, status)
@@ -211,6 +214,7 @@ def _step_span(source: Source, attempt: AttemptDetails, step: StepDetails, paren
         **_content("input", step.input),
         **({} if step.error else _content("output", step.output)),
     }
+
     name, kind = step.name, _INTERNAL
     match step.kind:
         case "model":
@@ -230,24 +234,27 @@ def _step_span(source: Source, attempt: AttemptDetails, step: StepDetails, paren
             }
         case _:
             attributes["openinference.span.kind"] = "CHAIN"
+
     if not step.is_reused:
         step_usage: dict[str, float] = {}
         add(step_usage, step.usage)
         attributes |= _usage(step_usage)
+
     start, end = source.session_time(span.session, step.start), source.session_time(span.session, step.t)
     status: dict[str, Any] = {"code": _OK}
     if step.error:
         status = {"code": _ERROR, "message": step.message}
         attributes["error.type"] = step.error
+
     ids = _ids(source, span.trial, span.attempt, step.number, parent_step)
     return _span(ids, name, kind, (min(start, end), end), attributes, status)
 
 
 def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -> dict[str, Any]:
-    """Return the attributes of a step that calls a model, with its messages and tool calls."""
     messages, reply = messages_of(step.input), reply_of(step.output)
     attributes: dict[str, Any] = _call_attributes(call) if call.model else {"openinference.span.kind": "LLM"}
     attributes["gen_ai.operation.name"] = operation
+
     if messages:
         attributes["gen_ai.input.messages"] = [*map(_message, messages)]
     if reply is not None and operation == "chat":
@@ -260,7 +267,6 @@ def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """Return a message in the form of OpenTelemetry's conventions."""
     parts: list[dict[str, Any]] = []
     if message.role == "tool":
         parts = [{"type": "tool_call_response", "response": message.text}]

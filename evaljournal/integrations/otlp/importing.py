@@ -4,21 +4,21 @@ The attributes are those of OpenTelemetry's conventions for generative AI and of
 not recognized is omitted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from evaljournal.replay.provider.messages import messages_of, reply_of
+from evaljournal.replay.provider.reports import objects_of
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.traces import Message, annotation, case_of, documents
 from evaljournal.runner.errors import UsageError
 
 _MODEL: Final = {"LLM", "chat", "text_completion", "generate_content"}
 _TOOL: Final = {"TOOL", "execute_tool"}
-_OURS: Final = "evaljournal."
-"""The prefix of our own attributes."""
+_PREFIX: Final = "evaljournal."
 
 
 def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
@@ -31,26 +31,28 @@ def cases(path: Path, expected: str | None) -> Iterator[dict[str, Any]]:
         raise UsageError("no spans; expected OTLP as JSON, with resourceSpans", path=path)
     for trace, spans in traces.items():
         spans.sort(key=lambda span: _integer(span.get("startTimeUnixNano")))
-        ids = {span.get("spanId") for span in spans}
-        root = next((span for span in spans if span.get("parentSpanId") not in ids), spans[0])
-        all_attributes = [_attributes(span.get("attributes")) for span in (root, *(span for span in spans if span is not root))]
+
+        ids = {as_text(span.get("spanId")) for span in spans}
+        root = next((span for span in spans if as_text(span.get("parentSpanId")) not in ids), spans[0])
+        root_attributes = _attributes(root.get("attributes"))
         in_order = [_attributes(span.get("attributes")) for span in spans]
+
         row = case_of(
-            as_text(all_attributes[0].get(f"{_OURS}trial") or trace),
-            _messages(all_attributes[0], in_order),
-            annotation(expected, *all_attributes, *(_unprefixed(attributes) for attributes in all_attributes[:1])),
-            output=_output(all_attributes[0]),
+            as_text(root_attributes.get(f"{_PREFIX}trial") or trace),
+            _messages(root_attributes, in_order),
+            annotation(expected, root_attributes, *in_order, _unprefixed(root_attributes)),
+            output=_output(root_attributes),
         )
         if row is not None:
             yield row
 
 
-def _messages(root: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]) -> list[Message]:
+def _messages(root: Mapping[str, Any], spans: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the conversation: what the root, or the first call of a model, was asked; then the answers and the tools."""
-    spans = list(spans)
     models = [span for span in spans if _kind(span) & _MODEL]
     asked = next(filter(None, (_asked(span) for span in (root, *models))), [])
     messages = [message for message in asked if message["role"] != "assistant" or message["content"]]
+
     calls = list[dict[str, Any]]()
     for span in spans:
         if _kind(span) & _TOOL:
@@ -61,6 +63,7 @@ def _messages(root: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]) -> li
         elif _kind(span) & _MODEL:
             answer = _output(span)
             messages.append({"role": "assistant", "content": "" if answer is None else as_text(answer)})
+
         if calls and messages and messages[-1]["role"] == "assistant":
             messages[-1].setdefault("tool_calls", []).extend(calls)
             calls = []
@@ -72,9 +75,7 @@ def _messages(root: Mapping[str, Any], spans: Iterable[Mapping[str, Any]]) -> li
 def _asked(span: Mapping[str, Any]) -> list[Message]:
     messages = _parsed(span.get("gen_ai.input.messages"))
     if isinstance(messages, list):
-        return [
-            {"role": as_text(item.get("role")), "content": _parts_text(item)} for item in messages if isinstance(item, dict)
-        ]
+        return [{"role": as_text(item.get("role")), "content": _parts_text(item)} for item in objects_of(messages)]
     value = _parsed(span.get("input.value"))
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
@@ -95,7 +96,7 @@ def _parts_text(message: Mapping[str, Any]) -> str:
     parts = message.get("parts")
     if not isinstance(parts, list):
         return as_text(message.get("content") or "")
-    texts = (part.get("content") for part in parts if isinstance(part, dict) and part.get("type") == "text")
+    texts = (part.get("content") for part in objects_of(parts) if part.get("type") == "text")
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
@@ -104,17 +105,17 @@ def _kind(span: Mapping[str, Any]) -> set[Any]:
 
 
 def _unprefixed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(_OURS): _parsed(value) for name, value in attributes.items() if name.startswith(_OURS)}
+    return {name.removeprefix(_PREFIX): _parsed(value) for name, value in attributes.items() if name.startswith(_PREFIX)}
 
 
 def _spans(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for resource in _mappings(document.get("resourceSpans")):
-        for scope in _mappings(resource.get("scopeSpans")):
-            yield from _mappings(scope.get("spans"))
+    for resource in objects_of(document.get("resourceSpans")):
+        for scope in objects_of(resource.get("scopeSpans")):
+            yield from objects_of(scope.get("spans"))
 
 
 def _attributes(items: Any) -> dict[str, Any]:
-    return {as_text(item.get("key")): _value(item.get("value")) for item in _mappings(items)}
+    return {as_text(item.get("key")): _value(item.get("value")) for item in objects_of(items)}
 
 
 def _value(value: Any) -> Any:
@@ -124,7 +125,7 @@ def _value(value: Any) -> Any:
         case "intValue":
             return _integer(content)
         case "arrayValue":
-            return [_value(item) for item in _mappings(content.get("values"))] if isinstance(content, dict) else None
+            return [_value(item) for item in objects_of(content.get("values"))] if isinstance(content, dict) else None
         case "kvlistValue":
             return _attributes(content.get("values")) if isinstance(content, dict) else None
         case _:
@@ -146,7 +147,3 @@ def _integer(value: Any) -> int:
         return int(value)
     except (TypeError, ValueError):
         return 0
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

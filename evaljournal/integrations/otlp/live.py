@@ -99,8 +99,6 @@ class _Rejected(Exception):
 
 
 class OtlpOutput(RunOutput):
-    """Sends the spans and the scores of a run until the session ends."""
-
     def __init__(self, traces: Address, logs: Address, *, has_content: bool) -> None:
         self._traces, self._logs = traces, logs
         self._has_content = has_content
@@ -169,6 +167,7 @@ class OtlpOutput(RunOutput):
             resource, scope = resource_of(source), scope_of(source)
             if not self._has_content:
                 resource = _plain(resource)
+
             for pieces in protobuf_requests(resource, scope, spans) if spans else ():
                 await self._post(traces, b"".join(pieces))
             try:
@@ -176,8 +175,10 @@ class OtlpOutput(RunOutput):
                     await self._post(logs, b"".join(pieces))
             except _Rejected:  # Phoenix, for one, takes only traces, whose spans have the scores, too.
                 are_logs_accepted = False
+
             for trial in due:
                 del self._due_trials[trial]
+
             if deadline is not None and (time.monotonic() > deadline or not (has_read or self._due_trials)):
                 return
             pause = _PAUSE_RATIO * (time.thread_time() - start_time)
@@ -199,15 +200,12 @@ class OtlpOutput(RunOutput):
         return has_read
 
     def _spans_of(self, source: Source, due: dict[str, int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the spans and the scores of trials that were not sent."""
         models, spans, events = models_of(source), list[dict[str, Any]](), list[dict[str, Any]]()
         for name, after in due.items():
             trial = source.trial(name)
-            ended = [list(trial_spans(source, trial, models, after)), list(score_events(source, trial, after))]
-            if not self._has_content:
-                ended = [[_without_content(part, trial) for part in parts] for parts in ended]
-            spans += ended[0]
-            events += ended[1]
+            new_spans, new_events = trial_spans(source, trial, models, after), score_events(source, trial, after)
+            spans += new_spans if self._has_content else (_without_content(span, trial) for span in new_spans)
+            events += new_events if self._has_content else (_without_content(event, trial) for event in new_events)
         return spans, events
 
     async def _post(self, client: Client, content: bytes) -> None:
@@ -231,6 +229,7 @@ class OtlpOutput(RunOutput):
                     return
                 if status not in _RETRIED:
                     raise _Rejected(problem)
+
             if not self._is_failing:
                 _log.warning("%s; it is tried again, and the run continues", problem)
             self._is_failing = True
@@ -270,11 +269,13 @@ def _without_content(part: dict[str, Any], trial: TrialDetails) -> dict[str, Any
     """Return a span or an event without what may contain something of an input or an output, its name included."""
     attributes = _plain(part["attributes"])
     part = part | {"attributes": attributes}
+
     words = content_name(trial.input, "", digits=0)
     if trial.case.startswith(words) and _DIGITS.fullmatch(trial.case[len(words) :]):  # It is named after its input.
         for name in attributes.keys() & {"evaljournal.trial", "evaljournal.case"}:
             attributes[name] = attributes[name].replace(words, "case-", 1)
         part["name"] = part["name"].replace(words, "case-", 1)
+
     if "status" in part:
         part["status"] = {name: value for name, value in part["status"].items() if name != "message"}
     if "events" in part:
@@ -283,15 +284,16 @@ def _without_content(part: dict[str, Any], trial: TrialDetails) -> dict[str, Any
 
 
 def otlp_output(url: str | None, *, retry_failed: bool = False, has_content: bool | None = None) -> OtlpOutput:  # noqa: ARG001  # what an output is called with
-    """Return the output of `--otlp URL`."""
     if has_content is None:  # A configuration file, which another user may have written, cannot make a run send anything.
         raise UsageError("otlp is not a value of --export; pass --otlp URL")
     url = url or os.environ.get(ENDPOINT, "")
     if not url:
         raise UsageError(f"--otlp needs a URL: pass --otlp http://localhost:4318, or set {ENDPOINT}")
+
     base = url.partition("?")[0].rstrip("/").removesuffix("/v1/traces")
     if urlsplit(base).scheme not in {"http", "https"}:
         raise UsageError(f"--otlp {printable(url)}: it is not an http:// or https:// URL; write --otlp last, or --otlp=URL")
+
     headers = dict(_headers(os.environ.get(HEADERS, "")))
     base = base.replace("$", "$$").replace("{", "{{").replace("}", "}}")  # It is no template.
     traces, logs = (Address.parse(f"{base}/v1/{signal}", headers) for signal in ("traces", "logs"))

@@ -14,8 +14,6 @@ from evaljournal.runner.concurrency.policy import STARTS, CallEvent, result_of
 
 
 class Aimd(Fixed):
-    """Increases the target by a step; after overload, multiplies it by a ratio or sets it to 1."""
-
     def __init__(
         self,
         slots: int,
@@ -72,7 +70,6 @@ class Aimd(Fixed):
         return self._move(self.target + self.increase_step, evidence) if successes else []
 
     def _count_overload(self, now: float) -> list[PolicyEvent]:
-        """Count an overload, and reduce the target to 1 after several."""
         self._overloads += 1
         self._recent_overloads = [t for t in self._recent_overloads if now - t < self.collapse_window_seconds]
         self._recent_overloads.append(now)

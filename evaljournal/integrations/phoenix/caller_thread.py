@@ -72,7 +72,6 @@ class CallerThreadTask:
         """Called in the run's thread when it no longer waits for the current call."""
 
     async def call(self, value: Any, on_late: OnLateResult) -> Any:
-        """Queue a call and wait for its result."""
         task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
         context = contextvars.copy_context()
         is_abandoned = False

@@ -48,11 +48,9 @@ class ConcurrencyController:
 
     @property
     def target_concurrency(self) -> int:
-        """How many calls may run concurrently."""
         return self._policy.limit
 
     def record_success(self, latency_seconds: float) -> None:
-        """Record a successful call and its latency."""
         latency = latency_seconds if self.latency is None else self.latency
         self.latency = latency + self._smoothing_factor * (latency_seconds - latency)
         self._record(AttemptSucceeded(**_CALL, output=None, elapsed=latency_seconds))
@@ -62,7 +60,6 @@ class ConcurrencyController:
         self._record(AttemptFailed(**_CALL, error="", message="", category="unavailable", elapsed=0.0))
 
     def record_timeout(self) -> None:
-        """Record a timeout."""
         self._record(AttemptTimedOut(**_CALL, timeout=0.0, elapsed=0.0))
 
     def _start(self) -> None:

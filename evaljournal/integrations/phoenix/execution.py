@@ -43,26 +43,14 @@ from evaljournal.runner.sessions.null_files import NULL_FILES
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.session import Session
 
-INTERVAL = 0.2
+_INTERVAL: Final = 0.2
+"""Seconds between two updates of the progress."""
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 
 _INVALID_CHARACTERS: Final = re.compile(r"[^\w.-]")
 
 _log = logging.getLogger("evaljournal")
-
-
-async def show(live_run: LiveRun, bar_format: str, in_thread: InThread) -> None:
-    """Show the progress of a run until cancelled."""
-    bar = _bar(live_run, bar_format)
-    try:
-        while True:
-            done = live_run.state.totals.done
-            await in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
-            await trio.sleep(INTERVAL)
-    finally:
-        bar.update(live_run.state.totals.done - bar.n)
-        bar.close()
 
 
 def _bar(live_run: LiveRun, bar_format: str) -> Any:
@@ -83,8 +71,7 @@ class _Line:
         self._last_text = ""
 
     def update(self, _: int) -> None:
-        live_run = self._live_run
-        text = line(live_run.state, now=live_run.now(), total=live_run.total)
+        text = line(self._live_run.state, now=self._live_run.now(), total=self._live_run.total)
         self._write(f"\r{text.ljust(len(self._last_text))}")
         self._last_text = text
 
@@ -109,15 +96,11 @@ class Incomplete(Exception):
 
 @attrs.frozen(kw_only=True)
 class ExecutorSettings(Settings):
-    """Settings, and the parameters of AIMD."""
-
     aimd: Mapping[str, Any] | None = None
 
 
 @attrs.frozen(kw_only=True)
 class ExecutorConfig:
-    """The parameters of an executor."""
-
     function: Callable[[Any], Any]
     settings: ExecutorSettings
     options: Mapping[str, Any]
@@ -129,7 +112,6 @@ class ExecutorConfig:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
         name = getattr(self.function, "__name__", None) or type(self.function).__name__
         return _INVALID_CHARACTERS.sub("", name) or "function"
 
@@ -157,7 +139,6 @@ class StopHandle:
         self._forward()
 
     def attach(self, stop: Callable[[], None]) -> None:
-        """Set the function that stops the run."""
         self._stop = stop
         self._forward()
 
@@ -171,8 +152,6 @@ class StopHandle:
 
 
 class Execution:
-    """One run of an executor's function over some inputs."""
-
     def __init__(
         self,
         config: ExecutorConfig,
@@ -214,7 +193,6 @@ class Execution:
         return {**definition_of(unwrap_partial(self._config.function)), "variables": self._variables}
 
     def __call__(self, value: Any, /) -> Any:
-        """Call the function itself."""
         return self._config.function(value)
 
     @property
@@ -237,6 +215,7 @@ class Execution:
             "listener": self._results.apply,
             "observer": self._show_progress,
         }
+
         path = config.journal
         if path is None:
             path = Path("unrecorded")
@@ -251,6 +230,7 @@ class Execution:
                 return self._result_lists()
             # The recorded results of other inputs stay valid when inputs are added, changed or removed.
             options |= {"resume": True, "adopt": True, "retry_failed": True}
+
         evaluation: Evaluation[Any, Any, Any] = Evaluation(self, cases=self._inputs, settings=config.settings, name=config.name)
         try:
             session = Session(evaluation, path, **options)
@@ -320,8 +300,17 @@ class Execution:
             yield InputTask(function, awaiters, self._inputs.by_name, self._results, is_journaled)
 
     async def _show_progress(self, live_run: LiveRun) -> None:
-        if self._config.bar_format is not None:
-            await show(live_run, self._config.bar_format, self._in_thread)
+        if self._config.bar_format is None:
+            return
+        bar = _bar(live_run, self._config.bar_format)
+        try:
+            while True:
+                done = live_run.state.totals.done
+                await self._in_thread(lambda: bar.update(done - bar.n))  # noqa: B023  # called immediately
+                await trio.sleep(_INTERVAL)
+        finally:
+            bar.update(live_run.state.totals.done - bar.n)
+            bar.close()
 
     def _result_lists(self) -> Results:
         """Return outputs and details in the order of the inputs: of all if their number is known, otherwise of those read."""

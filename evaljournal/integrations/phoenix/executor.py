@@ -40,8 +40,6 @@ _log = logging.getLogger("evaljournal")
 
 
 class Executor(Protocol):
-    """Calls a function for every input."""
-
     def run(self, inputs: Sequence[Any]) -> Results:
         """Return outputs and details in the order of the inputs."""
         ...
@@ -73,7 +71,6 @@ class _Executor:
     """Base class of both executors. The public attributes may be changed between runs."""
 
     concurrency: int = 1
-    """Maximum number of concurrent calls."""
     timeout: float = math.inf
     """Seconds for one attempt; `math.inf`: no timeout."""
     _policy: str = "fixed"
@@ -92,7 +89,6 @@ class _Executor:
         output_type: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Configure the calls; see `AsyncExecutor`."""
         self.generate = generation_fn
         self.tqdm_bar_format = tqdm_bar_format
         """Format of the progress bar; None: no progress is shown."""
@@ -121,6 +117,7 @@ class _Executor:
         for name in self._options:
             if name in _RESERVED_OPTIONS:
                 raise UsageError(f"the option {name!r} is set by the executor; remove it from options")
+
         timeout = None if math.isinf(self.timeout) else self.timeout
         retry = _MaxRetries(total=self.max_retries, classify=_phoenix_category)
         return ExecutorConfig(
@@ -182,6 +179,7 @@ class AsyncExecutor(_Executor):
         """
         self.concurrency = concurrency
         self.timeout = _DEFAULT_TIMEOUT if timeout is None else timeout
+
         numbers = (dynamic_window_seconds, dynamic_increase_step, dynamic_decrease_ratio)
         is_aimd = enable_dynamic_concurrency and (dynamic_initial_target is not None or numbers != _AIMD_DEFAULTS)
         aimd = {
@@ -190,6 +188,7 @@ class AsyncExecutor(_Executor):
             "increase_step": dynamic_increase_step,
             "decrease_ratio": dynamic_decrease_ratio,
         }
+
         self._policy = "adaptive" if enable_dynamic_concurrency else "fixed"
         self._aimd = aimd if is_aimd else None
         common_arguments = tqdm_bar_format, max_retries, exit_on_error, fallback_return_value, termination_signal

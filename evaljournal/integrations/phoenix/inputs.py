@@ -71,7 +71,6 @@ class Inputs(Dataset):
         return _InputTrials(self)
 
     def cases(self) -> Iterator[Case]:
-        """Return the inputs as cases."""
         return self._cases
 
     def _read(self, inputs: Iterable[Any]) -> Iterator[Case]:
@@ -137,9 +136,11 @@ def variable_digests(function: Any) -> dict[str, str]:
     `fingerprint` has no variables: its fingerprint covers them.
     """
     values: dict[str, Any] = {_ARGUMENTS: _arguments(function)}
+
     function = inspect.unwrap(unwrap_partial(function))
     if isinstance(getattr(function, "fingerprint", None), str):
         return {}
+
     instance = getattr(function, "__self__", None) if inspect.isroutine(function) else function
     if not isinstance(instance, type | types.ModuleType):
         values |= {f"self.{name}": value for name, value in getattr(instance, "__dict__", {}).items()}
@@ -147,6 +148,7 @@ def variable_digests(function: Any) -> dict[str, str]:
     with suppress(TypeError, ValueError):  # It is not written in Python, or a variable is not assigned yet.
         variables = inspect.getclosurevars(getattr(method, "__func__", method))
         values |= {**variables.globals, **variables.nonlocals}
+
     digests = {name: _digest(value) for name, value in values.items() if _is_data(value) and not is_secret_name(name)}
     return {name: value for name, value in digests.items() if value is not None}
 

@@ -16,8 +16,6 @@ from evaljournal.replay.state.handlers import handlers
 
 
 class ExecutionStatus(Enum):
-    """Status of an input."""
-
     DID_NOT_RUN = "DID NOT RUN"
     COMPLETED = "COMPLETED"
     COMPLETED_WITH_RETRIES = "COMPLETED WITH RETRIES"
@@ -43,11 +41,9 @@ class ExecutionDetails:
     traceback: str = ""
 
     def complete(self) -> None:
-        """Set the status of an input with an output."""
         self.status = ExecutionStatus.COMPLETED_WITH_RETRIES if self.exceptions else ExecutionStatus.COMPLETED
 
     def fail(self) -> None:
-        """Set the status of an input that failed."""
         self.status = ExecutionStatus.FAILED
 
     def log_exception(self, exc: BaseException) -> None:
@@ -73,8 +69,6 @@ def _drop_tracebacks(exc: BaseException) -> None:
 
 
 class ResultCollector:
-    """Collects the details and the output of each trial."""
-
     def __init__(self, inputs: dict[str, Any], restore: Callable[[Any], Any]) -> None:
         self.details: defaultdict[str, ExecutionDetails] = defaultdict(ExecutionDetails)
         self.outputs: dict[str, Any] = {}

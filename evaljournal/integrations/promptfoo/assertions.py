@@ -9,7 +9,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, numbered
 from evaljournal.integrations.promptfoo.prompts import messages_in
 from evaljournal.integrations.promptfoo.providers import read_provider
 from evaljournal.integrations.promptfoo.scorer.case_assertions import COLUMN, GRADED, TYPES, assertions_of
@@ -30,14 +30,11 @@ _PYTHON_FILE: Final = re.compile(r"(?:file://)?(.+\.py)(?::(\w+))?")
 
 @attrs.frozen
 class Function:
-    """A Python function that checks an output."""
-
     reference: str
     """`checks.py:get_assert`; empty if the configuration has its code."""
     body: str
     """The indented code; empty if it is in a file."""
     config: Any
-    """`config` of the assertion."""
 
 
 @attrs.define
@@ -45,7 +42,7 @@ class AssertionReader:
     """Reads assertions, and collects what they need: Python functions and a model that grades."""
 
     project: Project
-    functions: "dict[str, Function]" = attrs.field(factory=dict[str, "Function"])
+    functions: dict[str, Function] = attrs.field(factory=dict[str, Function])
     grader: dict[str, Any] | None = None
     """Options of the model that grades; None if none is needed."""
 
@@ -59,6 +56,7 @@ class AssertionReader:
         kind = fields["type"].text("type")
         if kind == "assert-set":
             return _checked(self._read_set(value, fields, variables, options))
+
         base = kind.removeprefix("not-").replace("model-graded-factuality", "factuality")
         if base not in TYPES:
             raise NotMapped(f"the type {kind[:60]!r} has no counterpart")
@@ -66,10 +64,12 @@ class AssertionReader:
             is_other_key = key in {"provider", "rubricPrompt"} and base not in GRADED
             if key not in _KEYS or is_other_key or (key == "config" and base != "python"):
                 raise NotMapped(f"{key!r} of the assertion has no counterpart")
+
         assertion: dict[str, Any] = {"type": kind.replace("model-graded-factuality", "factuality")}
         if "value" in fields and fields["value"].data is not None:
             is_python = base == "python"
             assertion["value"] = self._function(fields) if is_python else self._value(fields["value"], variables)
+
         graded = self._grading({**options, **fields}, base, variables) if base in GRADED else {}
         return _checked(assertion | graded | _common(fields, variables))
 
@@ -113,13 +113,13 @@ class AssertionReader:
                 return value.plain
 
     def _grading_prompt(self, value: Value, variables: Mapping[str, Any]) -> Any:
-        """Return the prompt of the model that grades."""
         content = self.project.content(value)
         prompt = content.plain
         if isinstance(prompt, str):
             prompt = messages_in(prompt, content) or prompt
         elif not is_messages(prompt):
             raise NotMapped("a rubricPrompt that is not one prompt has no counterpart")
+
         for path in nunjucks.variables(prompt):
             if path[0] not in {*_GRADING_FIELDS, *variables}:
                 raise NotMapped(f"the rubricPrompt has an unknown variable {path[0]!r}")
@@ -135,6 +135,7 @@ class AssertionReader:
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise value.error(f"{name!r} is not the name of a function")
             return self._name(name, Function(f"{self.project.path(match[1], value)}:{name}", "", config))
+
         if nunjucks.is_template(code):  # Data would become code.
             raise NotMapped("a template in code has no counterpart; use context['vars']")
         body = textwrap.indent(code.rstrip() if "\n" in code else f"return {code.strip()}", "    ")
@@ -144,13 +145,12 @@ class AssertionReader:
             raise value.error(f"the code of the assertion is not valid Python: {exc}") from exc
         return self._name("check", Function("", body, config))
 
-    def _name(self, name: str, function: "Function") -> str:
+    def _name(self, name: str, function: Function) -> str:
         """Return the name of a function, a new one if there is none yet."""
         for other_name, other_function in self.functions.items():
             if other_function == function:
                 return other_name
-        names = (name if number == 1 else f"{name}_{number}" for number in range(1, len(self.functions) + 2))
-        unused_name = next(candidate for candidate in names if candidate not in self.functions)
+        unused_name = next(candidate for candidate in numbered(name, "_") if candidate not in self.functions)
         self.functions[unused_name] = function
         return unused_name
 
@@ -169,13 +169,13 @@ class AssertionReader:
             for key, item in sorted(provider.options.items()):
                 if key not in names and defaults.get(key) != item:
                     self.project.omit(entry, f"{key} of the grader is not mapped")
+
         if self.grader not in (None, options):
             raise NotMapped("its grader differs from that of the assertions before it")
         self.grader = options
 
 
 def _common(fields: Mapping[str, Value], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that all assertions have."""
     common: dict[str, Any] = {key: fields[key].number(key) for key in ("threshold", "weight") if key in fields}
     if "metric" in fields and fields["metric"].data is not None:
         common["metric"] = nunjucks.render(fields["metric"].text("metric"), variables)

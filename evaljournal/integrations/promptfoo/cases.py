@@ -25,6 +25,8 @@ from evaljournal.integrations.promptfoo.project import (
     Value,
     json_text,
     parse_json,
+    pop_text,
+    present,
     with_place,
 )
 from evaljournal.integrations.promptfoo.prompts import Prompt
@@ -76,8 +78,7 @@ _OPTIONS: Final = (
 )
 
 
-def csv_tests(text: str, path: Path) -> Iterator[tuple[Value, dict[str, Value]]]:
-    """Yield the rows of a CSV file as tests."""
+def csv_tests(text: str, path: Path) -> Iterator[Value]:
     reader = csv.reader(StringIO(text, newline=""), strict=True)
     header: list[str] = []
     line = 1
@@ -91,8 +92,7 @@ def csv_tests(text: str, path: Path) -> Iterator[tuple[Value, dict[str, Value]]]
             elif row:
                 if len(row) != len(header):
                     raise UsageError(f"{len(row)} columns, expected {len(header)}", path=path, line=start)
-                test = with_place(_csv_test(dict(zip(header, row, strict=True)), path, start), path, start)
-                yield test, test.fields("a test")
+                yield with_place(_csv_test(dict(zip(header, row, strict=True)), path, start), path, start)
     except csv.Error as exc:
         raise UsageError(f"not valid CSV: {exc}", path=path, line=line) from exc
 
@@ -101,14 +101,17 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     """Return a row as a test; columns that start with `__` are not variables."""
     texts = {name: text for name, text in cells.items() if text.strip()}
     assertions = [assertion_from_text(text.strip()) for name, text in texts.items() if name.startswith("__expected")]
+
     if metric := texts.get("__metric"):
         assertions = [{**assertion, "metric": metric} for assertion in assertions]
+
     for name, text in cells.items():
         if match := _THRESHOLD.fullmatch(name):
             if not _NUMBER.fullmatch(text.strip()):
                 raise UsageError(f"{name} must be a number, not {text!r}", path=path, line=line)
             if (index := int(match[1] or 1) - 1) < len(assertions):
                 assertions[index]["threshold"] = float(text)
+
     metadata = [_metadata(name.removeprefix(_METADATA), text) for name, text in texts.items() if name.startswith(_METADATA)]
     test: dict[str, Any] = {"vars": {name: text for name, text in cells.items() if not name.startswith("__")}}
     test |= {"assert": assertions, "metadata": dict(metadata)}
@@ -116,6 +119,7 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     test |= {name[2:]: texts[name] for name in ("__description", "__providerOutput") if name in texts}
     if _NUMBER.fullmatch(texts.get("__threshold", "").strip()):
         test["threshold"] = float(texts["__threshold"])
+
     unknown_names = [name for name in texts if name.startswith("__") and not name.startswith(_COLUMNS)]
     return test | {name: texts[name] for name in unknown_names if not _THRESHOLD.fullmatch(name)}
 
@@ -137,6 +141,7 @@ def assertion_from_text(text: str) -> dict[str, Any]:
         return {"type": "javascript", "value": text}
     if match := re.match(r"python:|file://(?=.*\.py(?:$|:))", text):
         return {"type": "python", "value": text[match.end() :].strip()}
+
     match = _EXPECTED.fullmatch(text)
     if match is None or match[2] not in _TYPES:
         return {"type": "equals", "value": text}
@@ -150,8 +155,6 @@ def assertion_from_text(text: str) -> dict[str, Any]:
 
 @attrs.define
 class Cases:
-    """Reads tests."""
-
     project: Project
     assertions: AssertionReader
     prompts: Sequence[Prompt]
@@ -161,17 +164,18 @@ class Cases:
     _length: int = 0
 
     def read(self, tests: Value | None, scenarios: Value | None, default: Value | None) -> None:
-        """Read all tests."""
-        try:
-            self.default = {} if default is None else _present(self.project.content(default).fields("defaultTest"))
-        except NotMapped as exc:
-            assert default is not None
-            self.project.omit(default, f"defaultTest is not imported: {exc}")
-        entries = [] if tests is None or tests.data is None else list(self._tests(tests))
-        for scenario in [] if scenarios is None or scenarios.data is None else scenarios.items("scenarios"):
-            entries += self._scenario_tests(scenario)
-        if not entries and scenarios is None and (tests is None or tests.data in (None, [])):
+        if default is not None:
+            try:
+                self.default = present(self.project.content(default).fields("defaultTest"))
+            except NotMapped as exc:
+                self.project.omit(default, f"defaultTest is not imported: {exc}")
+
+        entries = [] if tests is None else self._entries(tests)
+        for scenario in [] if scenarios is None else scenarios.items("scenarios"):
+            entries += self._scenario_entries(scenario)
+        if not entries and scenarios is None and (tests is None or tests.data == []):
             entries = [(Value({}, self.project.config, 1), {})]
+
         for source, fields in entries:
             try:
                 self._add(source, fields)
@@ -180,24 +184,29 @@ class Cases:
                 self.project.omit_part("tests", source, f"the test is not imported: {exc}")
         self._name_rows()
 
-    def _tests(self, value: Value) -> "Iterator[tuple[Value, dict[str, Value]]]":
+    def _entries(self, value: Value) -> list[tuple[Value, dict[str, Value]]]:
+        """Return each test with its fields."""
+        return [(test, test.fields("a test")) for test in self._tests(value)]
+
+    def _tests(self, value: Value) -> Iterator[Value]:
         """Yield the tests of a list, or of the files that it names."""
         for item in value.items("tests") if isinstance(value.data, list) else [value]:
             try:
                 if isinstance(item.data, dict) and "path" not in item.data:
-                    yield item, item.fields("a test")
+                    yield item
                 else:
                     path = item.fields("tests")["path"] if isinstance(item.data, dict) else item
                     yield from self._file_tests(path)
             except NotMapped as exc:
                 self.project.omit_part("tests", item, f"the tests are not imported: {exc}")
 
-    def _file_tests(self, value: Value) -> "Iterator[tuple[Value, dict[str, Value]]]":
+    def _file_tests(self, value: Value) -> Iterator[Value]:
         reference = value.text("tests")
         if "://" in reference and not reference.startswith(FILE):
             raise NotMapped(f"{reference} would be fetched")
         if re.search(r"\.(py|[cm]?[jt]s)(:\w+)?$", reference):
             raise NotMapped(f"{reference} would be executed")
+
         for path in self.project.paths(reference, value):
             match path.suffix:
                 case ".csv":
@@ -205,31 +214,31 @@ class Cases:
                 case ".jsonl":
                     for number, line in enumerate(self.project.read(path).split("\n"), 1):
                         if line.strip():
-                            row = parse_json(line, path, number)
-                            yield row, row.fields("a test")
+                            yield parse_json(line, path, number)
                 case ".json" | ".yaml" | ".yml":
                     content = self.project.read_values(path)
-                    for item in content.items("tests") if isinstance(content.data, list) else [content]:
-                        yield item, item.fields("a test")
+                    yield from content.items("tests") if isinstance(content.data, list) else [content]
                 case _:
                     raise NotMapped(f"{path.name} is not CSV, JSON, JSONL or YAML")
 
-    def _scenario_tests(self, value: Value) -> list[tuple[Value, dict[str, Value]]]:
+    def _scenario_entries(self, value: Value) -> list[tuple[Value, dict[str, Value]]]:
         """Return the tests of a scenario: each of its tests with each of its configurations."""
         try:
             contents = self.project.content(value)
         except NotMapped as exc:
             self.project.omit(value, f"the scenario is not imported: {exc}")
             return []
+
         entries: list[tuple[Value, dict[str, Value]]] = []
         for scenario in contents.items("scenarios") if isinstance(contents.data, list) else [contents]:
             fields = scenario.fields("a scenario")
             fields.pop("description", None)
-            configs = list(self._tests(fields.pop("config"))) if "config" in fields else []
+            configs = self._entries(fields.pop("config")) if "config" in fields else []
             if not configs:
                 raise scenario.error("the scenario has no config")
-            tests = list(self._tests(fields.pop("tests"))) if "tests" in fields else [(scenario, {})]
+            tests = self._entries(fields.pop("tests")) if "tests" in fields else [(scenario, {})]
             self.project.omit_keys(fields, "scenarios")
+
             for (_, config), (source, test) in itertools.product(configs, tests):
                 merged = {**config, **test}
                 for key in ("vars", "options", "metadata"):
@@ -243,23 +252,26 @@ class Cases:
         return entries
 
     def _add(self, source: Value, fields: dict[str, Value]) -> None:
-        """Add the rows of a test."""
-        fields, default = _present(fields), dict(self.default)
+        fields, default = present(fields), dict(self.default)
         options, metadata = (
             {**_fields(default.pop(key, None), key), **_fields(fields.pop(key, None), key)} for key in ("options", "metadata")
         )
+
         variables = {**self._vars(default.pop("vars", None)), **self._vars(fields.pop("vars", None))}
         is_default_used = not _is_true(options.get("disableDefaultAsserts"))
         default_assertions = default.pop("assert").items("assert") if "assert" in default else []
         own_assertions = fields.pop("assert").items("assert") if "assert" in fields else []
         assertions = [*(default_assertions if is_default_used else []), *own_assertions]
-        description = fields.pop("description").text("description") if "description" in fields else ""
+
+        description = pop_text(fields, "description")
         fields = {**default, **fields}
         threshold = fields.pop("threshold").number("threshold") if "threshold" in fields else None
         self._check_keys(fields, options)
+
         row: dict[str, Any] = {"description": description} if description else {}
         row |= {"metadata": {key: value.plain for key, value in metadata.items()}} if metadata else {}
         is_expanded = not _is_true(options.get("disableVarExpansion"))
+
         for values in self._products(variables, source, is_expanded=is_expanded):
             resolved = self._resolve(values)
             checks, omitted_types = self._read_assertions(assertions, resolved, options)
@@ -280,10 +292,12 @@ class Cases:
             names = {item.text(key) for item in fields.pop(key).items(key)} if key in fields else None
             if names is not None and not all(names & item for item in items):
                 raise NotMapped(f"it is for some {key} only")
+
         for names_of_keys, owner in ((_CHANGES_TEST, fields), (_CHANGES_PROMPT, options)):
             for name in names_of_keys:
                 if name in owner:
                     raise NotMapped(f"{name!r} has no counterpart")
+
         self.project.omit_keys(fields, "tests")
         self.project.omit_keys({key: options[key] for key in options if key not in {*_OPTIONS, *_CHANGES_OUTPUT}}, "options")
 
@@ -305,12 +319,12 @@ class Cases:
         return variables
 
     def _products(self, variables: dict[str, Value], source: Value, *, is_expanded: bool) -> Iterator[dict[str, Any]]:
-        """Yield every combination of the values of variables."""
         lists: dict[str, list[Any]] = {}
         for name, value in variables.items():
             is_list = is_expanded and isinstance(value.data, list) and value.data and isinstance(value.data[0].data, str)
             items = value.items("") if is_list else [value]
             lists[name] = [content for item in items for content in self._contents(item)]
+
         if math.prod(map(len, lists.values())) > _MAX_ROWS:
             raise source.error(f"the variables have more than {_MAX_ROWS:,} combinations")
         for combination in itertools.product(*lists.values()):
@@ -340,6 +354,7 @@ class Cases:
                 text = nunjucks.text_of(nunjucks.value_at(resolved, path), path)
                 if prompt.is_chat and len(path) == 1:
                     resolved[path[0]] = text  # A number alone would otherwise be the content of a message.
+
         for path in {path for provider in self.providers for path in provider.variables}:
             self._fill_missing(resolved, path)
         return resolved
@@ -350,6 +365,7 @@ class Cases:
             for name, text in _templates(variables):
                 if all(len(path) == 1 and path[0] in variables for path in nunjucks.variables(text)):
                     variables[name] = nunjucks.render(text, variables)
+
         for name, text in _templates(variables):
             if any(prompt.is_chat for prompt in self.prompts):  # There, promptfoo does not fill it.
                 raise NotMapped(f"the variable {name} contains a template")
@@ -394,10 +410,6 @@ class Cases:
 
 def _fields(value: Value | None, name: str) -> dict[str, Value]:
     return {} if value is None else value.fields(name)
-
-
-def _present(fields: Mapping[str, Value]) -> dict[str, Value]:
-    return {key: value for key, value in fields.items() if value.data is not None}
 
 
 def _templates(variables: Mapping[str, Any]) -> list[tuple[str, str]]:

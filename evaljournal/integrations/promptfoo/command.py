@@ -11,7 +11,6 @@ from evaljournal.runner.errors import UsageError
 
 
 def import_promptfoo(config: Path, output: Path, *, partial: bool) -> None:
-    """Convert a promptfoo configuration to files in the directory `output`; report what has no counterpart."""
     imported = import_config(config, output)
     for omission in imported.omissions:
         echo(str(omission), err=True)
@@ -19,11 +18,13 @@ def import_promptfoo(config: Path, output: Path, *, partial: bool) -> None:
     what = f"{count} {'part has' if count == 1 else 'parts have'} no counterpart"
     if imported.omissions:
         echo(f"converted {imported.shares}", err=True)
+
     if not imported.files:
         left = "test" if imported.variants else "provider with a prompt"
         raise UsageError(f"{what}, and no {left} is left; nothing was written", path=config)
     if imported.omissions and not partial:
         raise UsageError(f"{what}; nothing was written. Change the file, or import the rest with --partial")
+
     _write(imported, output)
     for path in imported.files:
         echo(f"{path} written", err=True)
@@ -45,11 +46,13 @@ def _write(imported: Imported, directory: Path) -> None:
             contents[path] = text.encode()
         except UnicodeEncodeError as exc:
             raise UsageError("a text contains a lone surrogate, which UTF-8 cannot encode", path=path) from exc
+
     partial_paths = [path for path, content in contents.items() if _is_part(path, content)]
     is_complete = all(path in partial_paths and path.stat().st_size == len(content) for path, content in contents.items())
     for path in contents:
         if os.path.lexists(path) and (is_complete or path not in partial_paths):
             raise UsageError("already exists; move it, or pass another directory with -o", path=path)
+
     written_paths: list[Path] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)

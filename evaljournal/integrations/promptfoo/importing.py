@@ -20,7 +20,17 @@ import attrs
 from evaljournal.integrations.promptfoo import nunjucks
 from evaljournal.integrations.promptfoo.assertions import AssertionReader, Function
 from evaljournal.integrations.promptfoo.cases import Cases
-from evaljournal.integrations.promptfoo.project import NotMapped, Omission, Project, Value, json_text, one_line
+from evaljournal.integrations.promptfoo.project import (
+    NotMapped,
+    Omission,
+    Project,
+    Value,
+    json_text,
+    numbered,
+    one_line,
+    pop_text,
+    present,
+)
 from evaljournal.integrations.promptfoo.prompts import Prompt, read_prompts
 from evaljournal.integrations.promptfoo.providers import ImportedProvider, read_providers
 from evaljournal.runner.calls.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
@@ -32,8 +42,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _SLUG: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_SLUG: Final = 40
-_NO_EFFECT: Final = ("description", "tags", "$schema")
-"""Keys that change nothing; the description is a comment in the file."""
+_NO_EFFECT: Final = ("tags", "$schema")
+"""Keys that change nothing."""
 
 
 def toml_value(value: Any) -> str:
@@ -55,7 +65,6 @@ def toml_value(value: Any) -> str:
 
 
 def toml_lines(table: dict[str, Any]) -> str:
-    """Return the lines of a table."""
     return "".join(f"{_key(key)} = {toml_value(value)}\n" for key, value in table.items())
 
 
@@ -87,8 +96,6 @@ def _has_null(value: Any) -> bool:
 
 @attrs.frozen
 class Imported:
-    """The files of an imported configuration."""
-
     files: Mapping[Path, str]
     """Path → content; the configuration file is the last one. Empty if no test or no provider can be imported."""
     commands: tuple[str, ...]
@@ -115,27 +122,31 @@ def import_config(config: Path, directory: Path) -> Imported:
     if config.suffix in {".js", ".cjs", ".mjs", ".ts"}:
         raise UsageError("a configuration in JavaScript would be executed; convert it to YAML or JSON", path=config)
     project = Project(config)
-    values = project.read_values(config).fields("a configuration")
-    fields = {key: value for key, value in values.items() if value.data is not None}
+    fields = present(project.read_values(config).fields("a configuration"))
     if not fields:
         raise UsageError("the configuration is empty", path=config)
-    description = fields["description"].text("description") if "description" in fields else ""
+
+    description = pop_text(fields, "description")
     for key in _NO_EFFECT:
         fields.pop(key, None)
     if "targets" in fields and "providers" not in fields:
         fields["providers"] = fields.pop("targets")
+
     prompts = read_prompts(fields.pop("prompts", None), project)
     providers = read_providers(fields.pop("providers", None), project)
     assertions = AssertionReader(project)
     cases = Cases(project, assertions, prompts, providers)
     cases.read(fields.pop("tests", None), fields.pop("scenarios", None), fields.pop("defaultTest", None))
+
     settings = _settings(fields, project)
     project.omit_keys(fields, "")
+
     if len(cases.rows) > 1:
         for prompt in [prompt for prompt in prompts if not nunjucks.variables(prompt.raw)]:
             prompts.remove(prompt)
             reason = "it has no variable, so all tests would send the same request"
             project.omit_part("prompts", prompt.source, f"the prompt is not imported: {reason}")
+
     variants = _variants(providers, prompts, project)
     if not variants or not cases.rows:
         return Imported({}, (), tuple(project.omissions), len(cases.rows), len(variants), project.shares)
@@ -178,24 +189,18 @@ def _variants(providers: Iterable[ImportedProvider], prompts: list[Prompt], proj
 
 
 def slug(text: str) -> str:
-    """Return a text as part of a name."""
     return _SLUG.sub("-", text)[:_MAX_SLUG].strip("-.")
 
 
 def _unused(name: str, names: set[str]) -> str:
     """Return a name, with a number if it is used already, and add it."""
-    candidate, number = name, 1
-    while candidate.lower() in names:
-        number += 1
-        candidate = f"{name}-{number}"
-    names.add(candidate.lower())
-    return candidate
+    unused_name = next(candidate for candidate in numbered(name) if candidate.lower() not in names)
+    names.add(unused_name.lower())
+    return unused_name
 
 
 @attrs.define
 class _Writer:
-    """Builds the files."""
-
     project: Project
     directory: Path
     description: str
@@ -212,21 +217,21 @@ class _Writer:
         self._name = slug("-".join(words)) or slug(config.parent.name) or "evaluation"
 
     def write(self, variants: list[_Variant]) -> Imported:
-        """Return the files."""
-        rows = "".join(f"{json_text(row)}\n" for row in self.rows)
-        data = self._file("jsonl", rows)
+        data = self._file("jsonl", "".join(f"{json_text(row)}\n" for row in self.rows))
         if self.assertions.functions:
             self.files[self._functions_path] = _functions_source(self.project.config, self.assertions.functions)
+
         commands: list[str] = []
         without_code = [variant for variant in variants if variant.provider.kind != "python"]
         functions = [variant for variant in variants if variant.provider.kind == "python"]
+
         if functions:
             path = self._file("py", self._evaluation(functions, data))
             commands.append(f"evaljournal run {shlex.quote(str(path))}")
         if without_code:
-            path = self._path("toml")
+            path = self._file("toml", self._configuration(without_code, data))
             commands.append(f"evaljournal run --config {shlex.quote(str(path))}")
-            self._file("toml", self._configuration(without_code, data))
+
         omissions = tuple(self.project.omissions)
         sent_variables = _sent_variables([*(variant.options for variant in variants), *self._judge_options()])
         return Imported(
@@ -239,11 +244,8 @@ class _Writer:
         if self.assertions.grader is not None:
             yield {names[key]: value for key, value in self.assertions.grader.items()}
 
-    def _path(self, suffix: str) -> Path:
-        return self.directory / f"{self._name}.{suffix}"
-
     def _file(self, suffix: str, content: str) -> Path:
-        path = self._path(suffix)
+        path = self.directory / f"{self._name}.{suffix}"
         self.files[path] = content
         return path
 
@@ -261,19 +263,21 @@ class _Writer:
         return self.directory / f"{_identifier(self._name)}_assertions.py"
 
     def _configuration(self, variants: list[_Variant], data: Path) -> str:
-        """Return the configuration file."""
         table: dict[str, Any] = {"name": self._name, "data": str(data), "input-key": "vars"}
         tables = [self._with_prompt_files(variant, variants) for variant in variants]
         shared = {key: value for key, value in tables[0].items() if all(other.get(key) == value for other in tables)}
+
         kinds = {variant.provider.kind for variant in variants}
         if len(kinds) == 1 and len(tables) > 1:
             tables = [{key: value for key, value in other.items() if key not in shared} for other in tables]
             table |= shared
         elif len(tables) == 1:
             table |= tables[0]
+
         table["score"] = [f"assertions:{self._functions_path}" if self.assertions.functions else "assertions"]
         if self.assertions.grader is not None:
             table |= _judge(self.assertions.grader, has_url="base-url" in table)
+
         text = f"{self._comments}\n{toml_lines(table | self.settings)}"
         if len(tables) > 1:
             for variant, other in zip(variants, tables, strict=True):
@@ -297,11 +301,8 @@ class _Writer:
     def _prompt_file(self, content: str, variant: _Variant, suffix: str) -> Path:
         if content not in self._prompt_files:
             label = slug(variant.prompt.label) or f"prompt-{len(self._prompt_files) + 1}"
-            path = self.directory / f"{self._name}.{label}.{suffix}"
-            number = 1
-            while path in self.files:
-                number += 1
-                path = self.directory / f"{self._name}.{label}-{number}.{suffix}"
+            paths = (self.directory / f"{name}.{suffix}" for name in numbered(f"{self._name}.{label}"))
+            path = next(path for path in paths if path not in self.files)
             self._prompt_files[content] = path
             self.files[path] = content
         return self._prompt_files[content]
@@ -310,6 +311,7 @@ class _Writer:
         """Return the Python file of an evaluation whose providers are Python functions."""
         name, functions = _identifier(self._name), sorted(self.assertions.functions)
         settings = "".join(f"    {key}={value!r},\n" for key, value in self.settings.items())
+
         scorer: list[str] = []
         if self.assertions.grader is not None:
             names = {"judge-url": "base_url", "judge-key-env": "key_env"}
@@ -318,6 +320,7 @@ class _Writer:
         module = self._functions_path.stem
         if functions:
             scorer.append(f"functions=[{', '.join(f'{module}.{function}' for function in functions)}]")
+
         paths = sorted({variant.options["function"].rpartition(":")[0] for variant in variants})
         files = [os.path.relpath(path, self.directory) for path in paths]  # As `depends` takes them.
         variant_lines = "".join(f"    {variant.name!r}: {variant.options!r},\n" for variant in variants)
@@ -337,6 +340,7 @@ def _sent_variables(tables: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
         url = table.get("endpoint") or table.get("base-url") or ("chat" in table and _dialect(table["chat"]).base_url)
         if not url:
             continue
+
         names = [name for text in (url, *table.get("header", {}).values()) for name in Template(text).get_identifiers()]
         names += [table["key-env"]] if "key-env" in table else []
         if names:
@@ -367,7 +371,6 @@ def _judge(grader: Mapping[str, Any], *, has_url: bool) -> dict[str, Any]:
 
 
 def _identifier(name: str) -> str:
-    """Return a name as a Python identifier."""
     identifier = re.sub(r"\W", "_", name)
     return identifier if identifier.isidentifier() and not iskeyword(identifier) else f"evaluation_{identifier}"
 

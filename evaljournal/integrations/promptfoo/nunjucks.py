@@ -70,7 +70,6 @@ def to_template(text: str) -> str:
 
 
 def to_field(piece: Piece) -> str:
-    """Return a piece as a part of a template of evaljournal."""
     return escape_braces(piece) if isinstance(piece, str) else f"{{{'.'.join(piece)}}}"
 
 
@@ -93,7 +92,6 @@ def map_texts(convert: Callable[[str], Any], value: Any) -> Any:
 
 
 def to_templates(value: Any) -> Any:
-    """Return a JSON value with each text as a template of evaljournal."""
     return map_texts(to_template, value)
 
 

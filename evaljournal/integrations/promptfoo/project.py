@@ -6,6 +6,7 @@ YAML and JSON are read with the line of every value. Scalars are resolved as pro
 Files are untrusted: aliases may repeat or contain themselves, and nesting may be deep.
 """
 
+import itertools
 import json
 import math
 import re
@@ -55,7 +56,6 @@ class Value:
     """The line of its key, or of the item of a list, counted from 1."""
 
     def error(self, message: str) -> UsageError:
-        """Return an error that names the place."""
         return UsageError(message, path=self.path, line=self.line)
 
     @property
@@ -76,7 +76,6 @@ class Value:
                 return self.data
 
     def items(self, name: str) -> "list[Value]":
-        """Return the items of a list."""
         if not isinstance(self.data, list):
             raise self.error(f"{name} must be a list, not {self.kind}")
         return cast("list[Value]", self.data)
@@ -90,37 +89,30 @@ class Value:
         return dict(cast("dict[str, Value]", self.data))
 
     def text(self, name: str) -> str:
-        """Return a text."""
         if not isinstance(self.data, str):
             raise self.error(f"{name} must be text, not {self.kind}")
         return self.data
 
     def number(self, name: str) -> float:
-        """Return a number."""
         if isinstance(self.data, bool) or not isinstance(self.data, int | float):
             raise self.error(f"{name} must be a number, not {self.kind}")
         return self.data
 
     def count(self, name: str) -> int:
-        """Return a whole number of at least 1."""
         number = self.number(name)
         if not isinstance(number, int) or number < 1:
             raise self.error(f"{name} must be a whole number of at least 1, not {number!r}")
         return number
 
-    def texts(self) -> "Iterator[str]":
-        """Yield all texts in it, without keys."""
-        match self.data:
-            case str():
-                yield self.data
-            case dict():
-                for item in cast("dict[str, Value]", self.data).values():
-                    yield from item.texts()
-            case list():
-                for item in self.items(""):
-                    yield from item.texts()
-            case _:
-                pass
+
+def present(fields: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the fields that have a value: a key with null is a missing key."""
+    return {key: value for key, value in fields.items() if value.data is not None}
+
+
+def pop_text(fields: dict[str, Value], key: str, default: str = "") -> str:
+    """Remove a text from the fields and return it; the default if it is missing."""
+    return fields.pop(key).text(key) if key in fields else default
 
 
 def with_place(data: Any, path: Path, line: int) -> Value:
@@ -140,7 +132,6 @@ def with_place(data: Any, path: Path, line: int) -> Value:
 
 
 def parse_json(text: str, path: Path, line: int = 1) -> Value:
-    """Parse a JSON value."""
     try:
         return with_place(read_json(text), path, line)
     except RecursionError:
@@ -150,11 +141,11 @@ def parse_json(text: str, path: Path, line: int = 1) -> Value:
 
 
 def parse_yaml(text: str, path: Path) -> Value:
-    """Parse a YAML document."""
     try:
         import yaml  # noqa: PLC0415  # an extra
     except ImportError as exc:
         raise UsageError("the import of promptfoo files needs PyYAML: pip install 'evaljournal[promptfoo]'") from exc
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Only its events are used: nothing is constructed.
     builder = _Builder(path)
     try:
@@ -192,7 +183,6 @@ class _Builder:
     """Anchor → its value and the number of values in it; None while it is being read."""
 
     def add(self, event: Any) -> None:
-        """Add the next event."""
         line = event.start_mark.line + 1
         match type(event).__name__:
             case "ScalarEvent":
@@ -240,10 +230,12 @@ class _Builder:
         if not self._open:
             self.document = value
             return
+
         parent = self._open[-1]
         parent.size += size
         if parent.size > _MAX_VALUES:
             self._reject(f"more than {_MAX_VALUES:,} values", value.line)
+
         if isinstance(parent.items, list):
             parent.items.append(value)
         elif parent.key is None:
@@ -270,6 +262,7 @@ class _Builder:
             return text
         if tag is not None:
             self._reject(f"the tag {tag!r} is not supported", line)
+
         if text in _CONSTANTS:
             return _CONSTANTS[text]
         digits = text.replace("_", "")
@@ -279,6 +272,7 @@ class _Builder:
             if abs(number) > _MAX_INTEGER:
                 raise _too_long_error(text[:30], self.path, line)
             return number
+
         if _FLOAT.fullmatch(text) and float(digits) not in {math.inf, -math.inf}:
             return _number(float(digits))
         if _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
@@ -315,8 +309,6 @@ class Omission:
 
 @attrs.define
 class Project:
-    """The project of a configuration."""
-
     config: Path
     omissions: dict[Omission, None] = attrs.field(factory=dict[Omission, None])
     """In order, each once."""
@@ -328,7 +320,6 @@ class Project:
         self._root = self.config.absolute().parent.resolve()
 
     def omit(self, value: Value, text: str) -> None:
-        """Add something to the list of what is not imported."""
         self.omissions[Omission(value.path, value.line, text)] = None
 
     def convert_part(self, kind: str, value: Value) -> None:
@@ -347,7 +338,6 @@ class Project:
         return ", ".join(f"{sum(converted)} of {len(converted)} {kind}" for kind, converted in flags.items())
 
     def omit_keys(self, fields: dict[str, Value], name: str) -> None:
-        """Add all remaining keys of a mapping to that list."""
         for key, value in fields.items():
             self.omit(value, f"{name}.{key} is not mapped" if name else f"{key} is not mapped")
 
@@ -362,6 +352,7 @@ class Project:
         except (OSError, ValueError, RuntimeError) as exc:
             problem = exc.strerror if isinstance(exc, OSError) and exc.strerror else "not a valid path"
             raise value.error(f"{reference!r} cannot be read: {problem}") from exc
+
         if not is_inside:
             raise value.error(f"{reference!r} is outside {self._root}, the directory of the configuration; copy it there")
         if not path.is_file():
@@ -382,7 +373,6 @@ class Project:
         return [self.path(name, value, directory) for name in names]
 
     def read(self, path: Path) -> str:
-        """Read a text file."""
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
@@ -416,6 +406,12 @@ class Project:
         if path.suffix in {".txt", ".md"}:
             return Value(self.read(path), path, 1)
         raise NotMapped(f"{value.data} would be executed or needs a reader of its own")
+
+
+def numbered(name: str, separator: str = "-") -> Iterator[str]:
+    """Yield a name, then the same name with the numbers from 2."""
+    yield name
+    yield from (f"{name}{separator}{number}" for number in itertools.count(2))
 
 
 def one_line(text: str) -> str:

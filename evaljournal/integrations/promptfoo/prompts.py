@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, parse_yaml
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, parse_yaml, pop_text
 from evaljournal.runner.calls.chat import is_messages
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
@@ -24,8 +24,6 @@ _DELIMITER: Final = re.compile(r"^\s*---\s*$", re.MULTILINE)
 
 @attrs.frozen
 class Prompt:
-    """A prompt."""
-
     label: str
     """The label in the configuration; empty if it has none."""
     source: Value = attrs.field(repr=False)
@@ -49,6 +47,7 @@ def read_prompts(value: Value | None, project: Project) -> list[Prompt]:
     else:
         entries = value.items("prompts") if isinstance(value.data, list) else [value]
         items = [(entry, "") for entry in entries]
+
     prompts: list[Prompt] = []
     for item, label in items:
         try:
@@ -61,19 +60,19 @@ def read_prompts(value: Value | None, project: Project) -> list[Prompt]:
 
 
 def _prompts(item: Value, label: str, project: Project) -> Iterator[Prompt]:
-    """Yield the prompts of an entry."""
     name = ""
     if isinstance(item.data, dict):
         fields = item.fields("a prompt")
-        name = fields.pop("id").text("id") if "id" in fields else ""
-        label = fields.pop("label").text("label") if "label" in fields else label
+        name, label = pop_text(fields, "id"), pop_text(fields, "label", label)
         raw = fields.pop("raw", None) or Value(name, item.path, item.line)
         project.omit_keys(fields, "prompts")
     else:
         raw = item
+
     text = raw.text("a prompt")
     if not text.strip():
         raise raw.error("the prompt is empty")
+
     names = {name, label, text} - {""}
     for content, source in _contents(text, raw, project):
         prompt = Prompt(label, source, messages_in(content, source) or content, frozenset(names | {content}))
@@ -88,10 +87,12 @@ def _contents(text: str, value: Value, project: Project) -> Iterator[tuple[str, 
             raise NotMapped(f"{text.partition(':')[0]}: would be executed or fetched")
         yield text, value
         return
+
     suffix = Path(text.rpartition(":")[0] if re.search(r"\.\w+:[\w.]+$", text) else text).suffix.lower()
     if not text.startswith(FILE) and suffix not in _READABLE | _CODE:
         yield text, value
         return
+
     if suffix in _CODE:
         raise NotMapped(f"{text} would be executed")
     for path in project.paths(text, value):
@@ -105,8 +106,6 @@ def _file_contents(path: Path, project: Project) -> list[str]:
     match path.suffix.lower():
         case ".txt":
             return [part.strip() for part in _DELIMITER.split(project.read(path)) if part.strip()]
-        case ".json":
-            return [project.read(path)]
         case ".yaml" | ".yml":
             return [json_text(project.read_values(path).plain)]
         case ".jsonl":
@@ -134,6 +133,7 @@ def messages_in(text: str, source: Value) -> Any:
         messages = parse_yaml(text, source.path).plain
     else:
         return None
+
     if not is_messages(messages):
         raise NotMapped("it is JSON, but not a list of messages")
     return messages

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import attrs
 
 from evaljournal.integrations.promptfoo import nunjucks
-from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, with_place
+from evaljournal.integrations.promptfoo.project import FILE, NotMapped, Project, Value, json_text, pop_text, present, with_place
 from evaljournal.integrations.promptfoo.prompts import Prompt
 from evaljournal.runner.calls.call_size import TOKEN_LIMITS
 from evaljournal.runner.data.exact_json import read_json
@@ -71,8 +71,6 @@ Kind = Literal["chat", "endpoint", "command", "python"]
 
 @attrs.frozen
 class ImportedProvider:
-    """A provider."""
-
     id: str
     label: str
     """Its label, or its id without the prefix."""
@@ -84,10 +82,8 @@ class ImportedProvider:
     source: Value = attrs.field(repr=False, kw_only=True)
 
     def takes(self, prompt: Prompt) -> bool:
-        """Return whether it is used with a prompt."""
-        patterns = self.prompts
-        return patterns is None or any(
-            name in patterns or fnmatchcase(name, text) for name in prompt.names for text in patterns
+        return self.prompts is None or any(
+            name in self.prompts or fnmatchcase(name, pattern) for name in prompt.names for pattern in self.prompts
         )
 
     @property
@@ -152,14 +148,16 @@ def read_provider(entry: Value, project: Project) -> ImportedProvider:
         identity = fields.pop("id").text("id")
     else:
         identity = entry.text("a provider")
-    label = fields.pop("label").text("label") if "label" in fields else ""
+
+    label = pop_text(fields, "label")
     prompts = fields.pop("prompts", None)
     names = None if prompts is None else frozenset(item.text("a prompt") for item in prompts.items("prompts"))
-    config = project.content(fields.pop("config")).fields("config") if "config" in fields else {}
-    config = {key: value for key, value in config.items() if value.data is not None}
+    config = present(project.content(fields.pop("config")).fields("config")) if "config" in fields else {}
+
     kind, task_options = _options(identity, config, entry, project)
     project.omit_keys(config, "config")
     project.omit_keys(fields, "providers")
+
     name = identity.removeprefix("python:")
     default_label = name.rpartition("/")[2] if kind in {"endpoint", "python"} else identity.partition(":")[2]
     return ImportedProvider(identity, label or default_label or identity, kind, task_options, names, source=entry)
@@ -182,7 +180,8 @@ def _options(identity: str, config: dict[str, Value], entry: Value, project: Pro
 def _chat(identity: str, config: dict[str, Value], project: Project) -> dict[str, Any]:
     provider, _, name = identity.partition(":")
     dialect, options = "", dict[str, Any]()
-    configured_model = config.pop("model").text("model") if "model" in config else ""
+    configured_model = pop_text(config, "model")
+
     match provider:
         case "openai":
             api, _, model = name.partition(":")
@@ -205,6 +204,7 @@ def _chat(identity: str, config: dict[str, Value], project: Project) -> dict[str
             options["base-url"], options["key-env"] = _COMPATIBLE[provider]
         case _:
             raise NotMapped(f"{identity} has no counterpart")
+
     if not model:
         raise NotMapped(f"{identity} names no model")
     has_prefix = ":" in model and not dialect
@@ -220,6 +220,7 @@ def _address(config: dict[str, Value], options: dict[str, Any], dialect: str, pr
         options["base-url"] = _plain_text(config.pop("apiBaseUrl"), "apiBaseUrl")
     if "base-url" in options:
         options.setdefault("key-env", _KEYS[dialect])
+
     if "apiKeyEnvar" in config:
         options["key-env"] = config.pop("apiKeyEnvar").text("apiKeyEnvar")
     if "apiKey" in config:
@@ -229,6 +230,7 @@ def _address(config: dict[str, Value], options: dict[str, Any], dialect: str, pr
             options["key-env"] = match[1] or match[2]
         else:
             project.omit(value, "config.apiKey is a key, which is not written; use apiKeyEnvar and an environment variable")
+
     if headers := _headers(config, project):
         options["header"] = headers
     return options
@@ -240,6 +242,7 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
     has_defaults = not (config.pop("omitDefaults").data if "omitDefaults" in config else False)
     if has_defaults and dialect != "gemini:" and not _REASONING_MODEL.fullmatch(model):
         options |= {"max-tokens": 1024} if dialect == "anthropic:" else {"max-tokens": 1024, "temperature": 0}
+
     if "temperature" in config:
         options["temperature"] = config.pop("temperature").number("temperature")
     for key in TOKEN_LIMITS:
@@ -247,10 +250,12 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
             options["max-tokens"] = config.pop(key).count(key)
     if "seed" in config and dialect != "anthropic:":
         options["model-seed"] = config.pop("seed").number("seed")
+
     if "reasoning_effort" in config:
         options["effort"] = _plain_text(config.pop("reasoning_effort"), "reasoning_effort")
     elif "reasoning" in config and list(config["reasoning"].fields("reasoning")) == ["effort"]:
         options["effort"] = _plain_text(config.pop("reasoning").data["effort"], "effort")
+
     body = _body(config, dialect, project)
     return options | ({"extra-body": body} if body else {})
 
@@ -271,9 +276,12 @@ def _body(config: dict[str, Value], dialect: str, project: Project) -> dict[str,
 
 def _literal_json(value: Value, name: str) -> Any:
     """Return a JSON value without templates and keys."""
-    for text in value.texts():
+
+    def check(text: str) -> None:
         if nunjucks.is_template(text) or text.startswith(FILE):
             raise NotMapped(f"config.{name} contains a template or a file, which has no counterpart there")
+
+    nunjucks.map_texts(check, value.plain)
     return _without_keys(value, name)
 
 
@@ -321,15 +329,18 @@ def _endpoint(identity: str, config: dict[str, Value]) -> dict[str, Any]:
     for key in _REQUEST_KEYS:
         if key in config:
             raise NotMapped(f"config.{key} has no counterpart")
-    url = _with_environment(config.pop("url").text("url") if "url" in config else identity)
+
+    url = _with_environment(pop_text(config, "url", identity))
     if not url.startswith(("http://", "https://", "$")):
         raise NotMapped("the provider has no URL")
     if mask_literal(url) != url:
         raise NotMapped("the URL contains a key, which is not written; use {{env.NAME}}")
+
     body = config.pop("body", None)
-    method = config.pop("method").text("method").upper() if "method" in config else "GET" if body is None else "POST"
+    method = pop_text(config, "method", "GET" if body is None else "POST").upper()
     if method not in {"GET", "POST"}:
         raise NotMapped(f"the method {method} has no counterpart")
+
     options: dict[str, Any] = {"endpoint": url} | ({"method": method, "body": {}} if method == "GET" else {})
     if body is not None:
         options["body"] = _json_body(body)
@@ -402,6 +413,7 @@ def _command(identity: str, line: str, config: dict[str, Value], entry: Value, p
         raise entry.error("the command is empty")
     if mask_literal_words(words) != words:
         raise NotMapped("the command contains a key, which is not written")
+
     settings = {key: _literal_json(value, key) for key, value in config.items()}
     config.clear()
     words = [_relative(word, project) for word in words]

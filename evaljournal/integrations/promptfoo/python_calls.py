@@ -27,11 +27,13 @@ def call_api(variables: Any, *, function: str, prompt: Any, id: str = "", config
         text = Template.parse(prompt, "the prompt").fill(fields)
     else:
         text = json.dumps(fill_body(parse_body(prompt, "the prompt"), fields), ensure_ascii=False, indent=2)
+
     result = _load(function)(text, {"id": id, "config": dict(config or {})}, {"vars": variables})
     if inspect.iscoroutine(result):
         result = asyncio.run(result)
     if not isinstance(result, Mapping):
         raise TypeError(f"{function} returned {type(result).__name__}, not a mapping with output or error")
+
     reply = cast("Mapping[str, Any]", result)
     if isinstance(reply.get("cost"), int | float):
         note(cost=reply["cost"])

@@ -12,7 +12,6 @@ from evaljournal.journal.disk.files import DISK, create
 from evaljournal.journal.ownership import start_events
 from evaljournal.replay import RunState
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.definition import substitution
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.runner.data.case import Trial
@@ -56,12 +55,8 @@ class EvaluationRun:
         state = self.state.trials.get(trial)
         return state is not None and state.stage in DONE_STAGES and is_same(state, self.trials[trial])
 
-    def details(self, trial: str) -> TrialDetails:
-        """Read everything about one trial."""
-        return self._source.trial(trial)
-
     @cached_property
-    def _source(self) -> Source:
+    def source(self) -> Source:
         assert self.path is not None
         return Source(self.path)
 
@@ -97,6 +92,7 @@ class EvaluationRun:
                 raise UsageError(f"you have started no run under {RUNS / self.evaluation.name}/ on this machine", hint=hint)
             self.path = newest
             return
+
         # Settings are those of the evaluation, not those of an earlier `pytest -x` or of a command.
         options |= {"task": self._reference, "trials": self._selected_part, "ignore_recorded": True, "quiet": True}
 
@@ -107,6 +103,7 @@ class EvaluationRun:
             announce(self.path)
 
         options["observer"] = observe
+
         outcome: Outcome | None = None
         is_open = newest is not None and _open_run(newest.parent) == newest
         if newest is not None and self._is_resumable(retries=retries, is_open=is_open):
@@ -114,6 +111,7 @@ class EvaluationRun:
             with suppress(RunChanged):  # Nothing was written.
                 # Otherwise it would not be noticed that the definition of a finished run has changed.
                 outcome = run(self.evaluation, newest, resume=True, retry_failed=has_errors or is_open, **options)
+
         if outcome is None:
             outcome = run(self.evaluation, **options)
         self.path, self.state = outcome.path, outcome.state

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -34,14 +34,13 @@ _UNFINISHED: Final = 3
 
 
 class EvaluationPlugin:
-    """The hooks of a pytest session with evaluations."""
-
     def __init__(self, config: pytest.Config) -> None:
         if config.getoption("dist", "no") not in {"no", "loadgroup"}:
             raise pytest.UsageError("the tests of an evaluation run in one worker of xdist: add --dist loadgroup")
         reuse = config.getoption("evals_reuse")
         if reuse is not None and not runs_under(Path(reuse)):
             raise pytest.UsageError(f"--evals-reuse: {escape_controls(reuse)} is not a run, and there is none below it")
+
         self._replies: dict[str, Any] = {}
         """Options of runs that are answered from recorded replies."""
         if replies := config.getoption("evals_replies"):
@@ -54,6 +53,7 @@ class EvaluationPlugin:
             fill_keys()  # Before the test files make their clients.
             # Who runs tests trusts them, and the files beside them.
             self._replies = {"replies": tuple(replies), "offline": True, "trust": True}
+
         self._config = config
         self._runs: dict[str, EvaluationRun] = {}
         """Name of an evaluation → its run."""
@@ -76,12 +76,12 @@ class EvaluationPlugin:
         return evaluation_run
 
     def start(self, evaluation_run: EvaluationRun, session: pytest.Session) -> None:
-        """Execute a run with the trials whose tests are selected."""
         config, trials = self._config, [item for item in session.items if isinstance(item, TrialItem)]
         evaluation_run.selected = frozenset(item.name for item in trials if item.run is evaluation_run)
         if reuse := config.getoption("evals_reuse"):
             evaluation_run.rescore(Path(reuse))
             return
+
         max_failures = config.getoption("maxfail")
         limit = {"max_failures": max(0, max_failures - session.testsfailed - 1)} if max_failures else {}
         evaluation_run.run(
@@ -97,11 +97,9 @@ class EvaluationPlugin:
         collectors = tuple(f"{node_id}::" for node_id in evaluation_run.collectors)
         return any(node_id.startswith(collectors) for node_id in self._config.cache.get("cache/lastfailed", {}))
 
-    @contextlib.contextmanager
-    def _without_capture(self) -> Generator[None]:
+    def _without_capture(self) -> contextlib.AbstractContextManager[None]:
         capture = self._config.pluginmanager.getplugin("capturemanager")
-        with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
-            yield
+        return contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled()
 
     def _announce(self, evaluation_run: EvaluationRun, path: Path) -> None:
         """Print where the run is; a worker of xdist has no terminal."""
@@ -120,7 +118,6 @@ class EvaluationPlugin:
                 os._exit(_UNFINISHED)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the run of a test."""
         self._paths.update((Path(str(value)), None) for name, value in report.user_properties if name == _PROPERTY)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
@@ -131,7 +128,6 @@ class EvaluationPlugin:
                 end_session(path)
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
-        """Print the final report of each run."""
         paths = [run.path for run in self._runs.values() if run.path]  # Without results if it was interrupted.
         for path in dict.fromkeys([*paths, *self._paths]):
             with contextlib.suppress(JournalError):  # Its tests have reported it.
@@ -174,8 +170,6 @@ class EvaluationCollector(pytest.Collector):
 
 
 class RunItem(pytest.Item):
-    """A test that reports a part of a run."""
-
     def __init__(self, *, run: EvaluationRun, name: str, parent: EvaluationCollector, **options: Any) -> None:
         # In a worker of xdist. The mark `xdist_group` has this effect only with pytest before 9.2.
         group = f"@{run.evaluation.name}" if parent.config.getoption("loadgroup", default=False) else ""
@@ -184,7 +178,6 @@ class RunItem(pytest.Item):
         self.run = run
 
     def setup(self) -> None:
-        """Add the path of the run to the test result."""
         self.user_properties.append((_PROPERTY, str(self.run.path)))
 
     def reportinfo(self) -> tuple[os.PathLike[str], int, str]:
@@ -204,19 +197,19 @@ class TrialItem(RunItem):
             if state.outcome in _STOPPED_BY_ERRORS:
                 pytest.skip(problem)
             pytest.fail(problem, pytrace=False)
+
         trial = state.trials[self.name]
         if trial.is_excluded:
             pytest.skip(f"excluded: the answer is {trial.answer_outcome}")
         if trial.stage == "failed" or trial.unscored:
-            pytest.fail(escape_controls(error_text(run.details(self.name))), pytrace=False)
+            pytest.fail(escape_controls(error_text(run.source.trial(self.name))), pytrace=False)
 
     def runtest(self) -> None:
-        """Report the scores."""
         trial, scorers = self.run.state.trials[self.name], self.run.evaluation.scorers
         text = "\n".join(f"{scorer}: {score_value_text(value)}" for scorer, (_, value) in trial.scores.items())
         is_failing = any(scorer.partition(".")[0] in scorers for scorer in trial.failing_scorers)
         if is_failing:
-            text = failure_text(self.run.details(self.name))
+            text = failure_text(self.run.source.trial(self.name))
             if self.config.getini("evals_strict"):
                 pytest.fail(escape_controls(text), pytrace=False)
         self.add_report_section("call", "scores", escape_controls(text))
@@ -230,7 +223,6 @@ class GateItem(RunItem):
         self._gate = gate
 
     def runtest(self) -> None:
-        """Report whether the gate passes."""
         run = self.run
         assert run.path is not None
         if open_trials := run.open_trials:

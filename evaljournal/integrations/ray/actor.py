@@ -52,8 +52,10 @@ class RayActor:
         except OSError as exc:
             yield NOT_STARTED + f"on {platform.node()}: {exc}".encode()
             return
+
         yield STARTED
         yield from self._messages(process)
+
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(self._exit_timeout)
         self.kill()
@@ -70,11 +72,13 @@ class RayActor:
             for fd in (output_fd, error_fd):
                 os.set_blocking(fd, False)
                 selector.register(fd, selectors.EVENT_READ)
+
             is_open = True
             while is_open:
                 ready_fds = {key.fd for key, _ in selector.select(POLL_INTERVAL)}
                 if not ready_fds and process.poll() is not None:
                     return
+
                 chunk = _read(output_fd) if output_fd in ready_fds else b""
                 is_open = bool(chunk) or output_fd not in ready_fds
                 # Standard error is read after the frames and yielded before them: nothing that was printed before a frame is
@@ -105,7 +109,6 @@ class RayActor:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and its group."""
         if self._process is not None and self._process.poll() is None:
             self._kill_group(self._process)
 

@@ -70,7 +70,6 @@ class RayPipe:
         self._threads[-1].start()
 
     def send(self, frame: bytes, /) -> None:
-        """Send a frame."""
         self._frames.put(frame)
 
     def _write(self) -> None:
@@ -123,7 +122,6 @@ class RayPipe:
         return message
 
     async def wait_started(self) -> None:
-        """Wait until the process runs."""
         message = await self._receive()
         if not message.startswith(actor_process.STARTED):
             raise WorkerDied(message[1:].decode("utf-8", "replace"), is_external=True)
@@ -131,7 +129,6 @@ class RayPipe:
         self._start_thread(self._write)
 
     async def frames(self) -> AsyncGenerator[list[bytes]]:
-        """Yield the frames that arrive."""
         splitter = FrameSplitter()
         while True:
             message = await self._receive()
@@ -207,6 +204,7 @@ class _Cluster:
         async with self._lock:
             if self._ray is None:
                 await self._connect()
+
         actor = messages = None
         with trio.CancelScope() as scope:
             if self._is_lost:
@@ -216,6 +214,7 @@ class _Cluster:
         self._creation_scopes.discard(scope)
         if scope.cancelled_caught:
             raise WorkerDied(_LOST_DETAIL, is_external=True)
+
         pipe = RayPipe(self._ray, actor, messages)
         self._pipes = [pipe for pipe in self._pipes if not pipe.has_ended]
         self._pipes.append(pipe)
@@ -259,6 +258,7 @@ class _Cluster:
             worker = ray._private.worker  # noqa: SLF001  # not every version of Ray has the function
             self._stack.callback(setattr, worker, "print_to_stdstream", getattr(worker, "print_to_stdstream", None))
             worker.print_to_stdstream = _print_message  # While it is connected, from the first message to the last.
+
             is_connected = False
             try:
                 with trio.move_on_after(CONNECT_TIMEOUT):
@@ -270,6 +270,7 @@ class _Cluster:
             if not is_connected:
                 raise UsageError(f"the Ray cluster {printable(address)} did not answer within {CONNECT_TIMEOUT:g} s")
             self._stack.callback(ray.shutdown)
+
         reinstall_handlers()
         self._ray = ray
         self._is_connected.set()
@@ -293,7 +294,6 @@ class _Cluster:
         return False
 
     async def _start_failure(self) -> str:
-        """Return why no node has started a worker."""
         with trio.move_on_after(_ANSWER_TIMEOUT):
             return await run_in_thread(self._start_failure_of_cluster, abandon_on_cancel=True)
         return _LOST_DETAIL
@@ -303,11 +303,12 @@ class _Cluster:
         request = {"CPU": pool.num_cpus, "GPU": pool.num_gpus, **pool.resources}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         shortage = {name: amount for name, amount in request.items() if all(node.get(name, 0) < amount for node in nodes)}
-        free_resources = self._ray.available_resources()
-        amounts = _amounts_text({name: amount for name, amount in request.items() if amount})
         wait_text = f"waited {pool.start_timeout:g} s"
         if shortage:
             return f"no node of the Ray cluster has {_amounts_text(shortage)}; {wait_text}"
+
+        free_resources = self._ray.available_resources()
+        amounts = _amounts_text({name: amount for name, amount in request.items() if amount})
         total_free = _amounts_text({name: free_resources.get(name, 0) for name in request})
         return f"no node of the Ray cluster has {amounts} free (free in total: {total_free}); {wait_text}"
 
@@ -356,6 +357,7 @@ def _connect(ray: Any, address: str) -> None:
             socket.create_connection((host.strip("[]"), int(port)), _PORT_TIMEOUT).close()
         except OSError as exc:  # Ray would retry for minutes.
             raise UsageError(f"cannot connect to the Ray cluster {printable(address)}: {exc}") from exc
+
     try:
         ray.init(address=address, log_to_driver=False, logging_level="critical")
     except Exception as exc:
@@ -459,7 +461,6 @@ class RayWorkers(WorkerPool):
         return int(self.workers > 0 and not self.num_gpus and not self.resources)
 
     def describe(self) -> dict[str, Any]:
-        """Return its description for the journal."""
         return {
             **super().describe(),
             "address": self.address,

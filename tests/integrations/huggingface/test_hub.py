@@ -1,6 +1,7 @@
 """Cases from a dataset of the Hugging Face Hub: which files are read, how much of them, and who gets the token."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,6 +37,8 @@ class Hub:
         """Server, path and authorization of each request."""
         self.sent = 0
         """Bytes of files."""
+        self.lost = 0
+        """Bytes at the end of each answer with a file that are not sent."""
 
 
 @pytest.fixture
@@ -67,17 +70,17 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:  # noqa: C901  # a se
             part = content[first : last + 1] if hub.has_ranges else content
             hub.sent += len(part)
             headers = {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(content)}"} if hub.has_ranges else {}
-            self._send(206 if hub.has_ranges else 200, part, headers)
+            self._send(206 if hub.has_ranges else 200, part, headers, lost=hub.lost)
 
         def _redirect(self, address: str) -> None:
             self._send(307, b"", {"Location": address})
 
-        def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, lost: int = 0) -> None:
             self.send_response(status)
             for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body[: max(0, len(body) - lost)])
 
         def log_message(self, *_: object) -> None:
             pass
@@ -190,3 +193,25 @@ def test_errors(source: str, status: int, error: str, hub: Hub) -> None:
     with pytest.raises(UsageError, match=error) as caught:
         names(source)
     assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_a_connection_that_is_closed_early(has_ranges: bool, hub: Hub) -> None:  # noqa: FBT001  # a parameter
+    """A file of which a part is missing is an error, not a shorter dataset."""
+    hub.has_ranges = has_ranges
+    hub.files = {"train.jsonl": jsonl("1", "2")}
+    hub.lost = len(jsonl("2"))
+
+    with pytest.raises(UsageError, match=r"train\.jsonl: the connection was closed before the end"):
+        names("hf://acme/qa")
+
+
+def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of the last connection names the address and the reason."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+
+    with pytest.raises(UsageError, match=f"http://127.0.0.1:{port}/api/datasets/acme/qa/.*refused"):
+        names("hf://acme/qa")

@@ -49,7 +49,6 @@ from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score, ScorerInput, parameters_of
 
 COLUMN: Final = "assert"
-"""The column of the assertions."""
 _SET: Final = "assert-set"
 _KEYS: Final = frozenset({"type", "value", "threshold", "weight", "metric", "prompt", "scores"})
 GRADED: Final = ("llm-rubric", "model-graded-closedqa", "factuality")
@@ -85,14 +84,11 @@ class Assertion:
 
     @property
     def label(self) -> str:
-        """Its type as written."""
         return f"not-{self.type}" if self.is_negated else self.type
 
 
 @attrs.frozen
 class AssertionResult:
-    """The result of an assertion."""
-
     is_passed: bool
     score: float
     reason: str = ""
@@ -137,6 +133,7 @@ def _assertion(value: Any) -> Assertion:
         if any(assertion.type == _SET for assertion in inner_set.assertions):
             raise UsageError("an assert-set cannot contain another one")
         return inner_set
+
     name = value["type"].removeprefix("not-")
     if name not in _CHECKS:
         raise UsageError(f"unknown assertion type {quote(value['type'])}; types: {', '.join(_CHECKS)}, {_SET}")
@@ -151,6 +148,7 @@ def _assertion(value: Any) -> Assertion:
         prompt=value.get("prompt"),
         scores=value.get("scores") or {},
     )
+
     if name == "equals" and "value" not in value:
         raise UsageError("equals needs a value")
     try:
@@ -266,7 +264,6 @@ class Evidence:
 
     scorer_input: ScorerInput
     text: str
-    """The output as text."""
     seconds: float
     """Time limit of a search, or of the check of a JSON schema."""
     functions: Mapping[str, Callable[..., Any]]
@@ -410,6 +407,7 @@ def _result_of(value: Any, assertion: Assertion) -> AssertionResult:
         value = {"true": True, "false": False}.get(value.lower(), value)
     if isinstance(value, str):
         value = read_json(value) if value.startswith("{") else float(value)
+
     match value:
         case {"score": int() | float() as number, "pass": bool(is_passed)} | {
             "score": int() | float() as number,
@@ -426,8 +424,10 @@ def _result_of(value: Any, assertion: Assertion) -> AssertionResult:
             is_passed = score > 0 if threshold is None else score >= threshold
         case _:
             raise TypeError(f"it returned {quote(value)}, not a bool, a number or a mapping with pass and score")
+
     if not math.isfinite(score):
         raise ValueError(f"its score is {score}")
+
     is_passed = is_passed != assertion.is_negated
     default = f"{assertion.value} returned {quote(value)}"
     reason = "" if is_passed else default if assertion.is_negated else reason or default
@@ -445,14 +445,17 @@ def combine(assertion_set: Assertion, results: Mapping[int, AssertionResult]) ->
         weight = assertion.weight
         total += result.score * weight
         total_weight += weight
+
         means = {**result.metrics, **({assertion.metric: (result.score, 1.0)} if assertion.metric else {})}
         for name, (mean, inner_weight) in means.items():
             metric_sum = sums.setdefault(name, [0.0, 0.0])
             metric_sum[0] += mean * inner_weight * weight
             metric_sum[1] += inner_weight * weight
+
         if not result.is_passed and (weight or assertion.type == _SET):
             is_passed = False
             reasons.append(f"{assertion.label}: {result.reason}" if result.reason else assertion.label)
+
     score = total / total_weight if total_weight else 0.0
     if assertion_set.threshold is not None:
         is_passed = score >= assertion_set.threshold
@@ -486,16 +489,13 @@ class Assertions:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The names and the fingerprints of the functions."""
         return {"functions": {name: fingerprint_function(function) for name, function in self.functions.items()}}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the definition."""
         return digest(canonical([self.__name__, 1, self.definition], self.__name__))
 
     def with_time_limit(self, seconds: float) -> "Assertions":
-        """Return this scorer with another time limit of a search."""
         return attrs.evolve(self, seconds=seconds)
 
     def check(self, case: Case) -> None:
@@ -524,7 +524,6 @@ class Assertions:
         return {id(assertion): _local_result(assertion, evidence) for assertion in local_assertions}
 
     def __call__(self, output: Any, case: Case, latency: float | None, cost: float | None) -> dict[str, Score]:
-        """Score an output."""
         assertion_set = assertions_of(case)
         results = self.local_results(assertion_set, ScorerInput(output, case, latency=latency, cost=cost))
         return scores_of(assertion_set, results)

@@ -117,13 +117,17 @@ def result_of(assertion: Assertion, reply: str) -> AssertionResult:
             category, reason = _category(reply)
             score = float({**_CATEGORIES, **assertion.scores}[category])
             is_passed = score > 0
+
     if assertion.is_negated:
         is_passed, score = not is_passed, min(1.0, max(0.0, 1.0 - score))
     return AssertionResult(is_passed=is_passed, score=score, reason="" if is_passed else reason[:2_000])
 
 
 def _rubric_result(reply: str, threshold: float | None) -> tuple[bool, float, str]:
-    verdict = _object(reply)
+    verdict: dict[Any, Any] | None = next(objects_in(reply), None)
+    if verdict is None:
+        raise InvalidReply(f"the judge's reply contains no JSON object; it ends with {reply[-300:]!r}")
+
     is_passed = verdict.get("pass", True)
     if not isinstance(is_passed, bool):
         is_passed = is_passed is None or re.fullmatch("true|yes|pass|y", str(is_passed), re.IGNORECASE) is not None
@@ -133,6 +137,7 @@ def _rubric_result(reply: str, threshold: float | None) -> tuple[bool, float, st
         score = float(is_passed)
     if not math.isfinite(score):
         score = float(is_passed)
+
     if threshold is not None:
         is_passed = is_passed and score >= threshold
     return is_passed, score, str(verdict.get("reason") or f"the score is {score:g}")
@@ -148,13 +153,6 @@ def _category(reply: str) -> tuple[str, str]:
     if category not in _CATEGORIES:
         raise InvalidReply(f"the judge's reply has no category from A to E: {reply[-300:]!r}")
     return category, reason.strip() or f"category {category}"
-
-
-def _object(reply: str) -> dict[Any, Any]:
-    value: dict[Any, Any] | None = next(objects_in(reply), None)
-    if value is None:
-        raise InvalidReply(f"the judge's reply contains no JSON object; it ends with {reply[-300:]!r}")
-    return value
 
 
 @attrs.frozen(kw_only=True)
@@ -179,7 +177,6 @@ class GradedAssertions(ChatScorer, Assertions):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The model and the functions."""
         return {**self.chat.definition, **super().definition}
 
     def check(self, case: Case) -> None:
@@ -199,7 +196,6 @@ class GradedAssertions(ChatScorer, Assertions):
         return [self.with_system(*messages_of(assertion, output, case)) for assertion in graded_assertions]
 
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
-        """Return the size of the calls for an output."""
         return self.chat.size_of(self._conversations(scorer_input.output, scorer_input.case))
 
     def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> dict[str, float]:

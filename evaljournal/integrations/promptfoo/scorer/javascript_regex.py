@@ -91,6 +91,7 @@ class _Translation:
             if char == "(":
                 output.append(self._open_group())
                 continue
+
             can_repeat, closed_before = True, set(self._closed_groups)
             if char == ")":
                 can_repeat, closed_before = self._close_group()
@@ -104,7 +105,9 @@ class _Translation:
                 self._position += 1
                 can_repeat = char not in "|^$"
                 output.append(_SPECIAL[char] if char in _SPECIAL else self._literal(char))
+
             self._add_quantifier(output, closed_before, can_repeat=can_repeat)
+
         if self._open_groups:
             raise _error(self._pattern, "a group is not closed")
         return "".join(output)
@@ -114,6 +117,7 @@ class _Translation:
         assert match is not None
         if self._pattern.startswith("(?", self._position) and match[0] == "(":
             raise _error(self._pattern, f"unknown group at {self._pattern[match.start() : match.start() + 5]!r}")
+
         is_capture = match[0] == "(" or match["name"] is not None
         self._captures += is_capture
         number = self._captures if is_capture else 0
@@ -209,7 +213,6 @@ class _Translation:
         return char
 
     def _class(self) -> str:
-        """Return the translation of a class."""
         self._position += 1
         is_negated = self._pattern.startswith("^", self._position)
         self._position += is_negated
@@ -231,6 +234,7 @@ class _Translation:
                 raise _error(self._pattern, "a class escape is the end of a range")
             else:  # The hyphen is itself.
                 items += [item if len(item) > 1 else _escaped(item) for item in (atom, "-", last)]
+
         if not items:
             return r"[\x00-\U0010ffff]" if is_negated else "(?!)"
         return f"[{'^' if is_negated else ''}{''.join(items)}]"

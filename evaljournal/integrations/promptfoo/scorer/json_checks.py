@@ -110,9 +110,11 @@ def number_text(number: float) -> str:
     """Return a number as JavaScript writes it."""
     if not number:
         return "0"
+
     sign, digit_tuple, exponent = Decimal(repr(float(number))).normalize().as_tuple()
     digits, prefix = "".join(map(str, digit_tuple)), "-" if sign else ""
     point = len(digits) + int(exponent)  # Digits before the decimal point.
+
     if len(digits) <= point <= 21:  # noqa: PLR2004  # as ECMAScript defines
         return f"{prefix}{digits}{'0' * (point - len(digits))}"
     if 0 < point <= 21:  # noqa: PLR2004  # as above
@@ -284,6 +286,7 @@ def _validator(schema_json: bytes) -> Any:
         from referencing.jsonschema import DRAFT7  # noqa: PLC0415
     except ImportError as exc:
         raise UsageError(f"a JSON schema needs jsonschema: {EXTRA}") from exc
+
     schema = orjson.loads(schema_json)
     try:
         jsonschema.Draft7Validator.check_schema(schema, jsonschema.FormatChecker(()))  # Its patterns are not Python's.
@@ -297,6 +300,7 @@ def _validator(schema_json: bytes) -> Any:
         raise UsageError(f"the JSON schema is invalid at {exc.json_path}: {exc.message[:_MAX_MESSAGE]}") from exc
     except Unresolvable as exc:
         raise UsageError(f"the JSON schema has an unknown reference: {exc}") from exc
+
     own_keywords = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
