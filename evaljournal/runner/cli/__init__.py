@@ -89,8 +89,6 @@ OUTPUT_FAILED: Final = 141
 
 
 class CommandError(click.ClickException):
-    """An error that ends the command with an exit code."""
-
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # click's own is a class variable
@@ -109,8 +107,6 @@ def added_command(name: str) -> click.Command | None:
 
 
 class _Commands(click.Group):
-    """The commands; each is imported when it is used."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -96,15 +96,12 @@ def _find_suite_or_reference(argument: str | None = None) -> RunReference:
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A run on the command line, as `find` finds it."""
-
     name = "run"
 
     def __init__(self, find: Callable[[str], Any] = find_run) -> None:
         self._find = find
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the argument names."""
         return self._find(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -116,7 +113,10 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
 
 
 def _run_argument(name: str, find: Callable[..., Any]) -> Callable[[F], F]:
-    """Return an optional argument. The default is found in a callback, whose errors do not end the completion of a shell."""
+    """Return an optional argument, by default the newest.
+
+    It is found in a callback, whose errors do not end the completion of a shell.
+    """
 
     def find_default(_: click.Context, __: click.Parameter, value: Any) -> Any:
         return find() if value is None else value
@@ -125,13 +125,9 @@ def _run_argument(name: str, find: Callable[..., Any]) -> Callable[[F], F]:
 
 
 run_argument = _run_argument("path", find_run)
-"""The run that a command is about; the newest if omitted."""
 suite_argument = _run_argument("path", _find_suite_or_run)
-"""The suite or run that a command is about; the newest if omitted."""
 suite_or_reference_argument = _run_argument("run", _find_suite_or_reference)
-"""The suite, run or variant that a command is about; the newest suite or run if omitted."""
 reference_argument = _run_argument("run", find_reference)
-"""The run that a command is about, or one variant of it; the newest run if omitted."""
 
 
 def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]:
@@ -156,8 +152,6 @@ def run_and_trial(run: str | None, trial: str | None, *, or_review: bool = False
 
 
 class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """The name of a trial, completed from the journal of the run."""
-
     name = "trial"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

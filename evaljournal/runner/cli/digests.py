@@ -40,8 +40,6 @@ _TAIL_BYTES: Final = 64
 
 
 class DigestCache:
-    """The digests of runs."""
-
     def __init__(self) -> None:
         self._directory = _directory()
         self._version = installed_version()

@@ -46,7 +46,6 @@ class _UsageEstimate:
     """The average usage of a task or a judge in an earlier run."""
 
     path: Path
-    """The earlier run."""
     per_trial: dict[str, float]
     """Usage of a trial, retries included."""
     per_call: dict[str, float]
@@ -110,7 +109,6 @@ class _EarlierRuns:
 
 
 def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
-    """Return usage multiplied by a factor."""
     return {name: factor * value for name, value in usage.items()}
 
 
@@ -145,7 +143,6 @@ class _Part:
 
     @property
     def label(self) -> str:
-        """Its name and model."""
         return self.name if self.model in {None, self.name} else f"{self.name} ({self.model})"
 
     @property
@@ -162,7 +159,6 @@ class _Part:
 def print_dry_run(
     selection: SelectedTrials, reference: str, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
 ) -> None:
-    """Print what would be run."""
     cases, shards = selection.trials.cases, shard.count if shard else 1
     evaluation, variants = selection.evaluation, selection.evaluation.variants
     trials_per_case = settings.repeats * max(1, len(variants))
@@ -328,7 +324,6 @@ def _usage_text(usage: Mapping[str, float], max_usage: Mapping[str, float], part
 
 
 def _calls_by_part(parts: Sequence[_Part]) -> str:
-    """Return how many of the calls are those of the task and of each judge, if there are judges."""
     judges = [f"{part.calls:,} of {printable(part.name, 24)}" for part in parts if part.is_judge]
     task_calls = sum(part.calls for part in parts if not part.is_judge)
     return f" ({', '.join([f'{task_calls:,} of the task', *judges])})" if judges else ""
@@ -345,7 +340,6 @@ def _sum(usages: Iterable[dict[str, float] | None]) -> dict[str, float] | None:
 
 
 def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
-    """Return why the usage is unknown."""
     directory = printable(str(earlier_runs.directory))
     if not earlier_runs.paths:
         return f"no earlier run in {directory}"
@@ -357,7 +351,6 @@ def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
 
 
 def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, shards: int) -> Iterator[str]:
-    """Yield the limits, the scorers, the gates and when the run stops."""
     timeout = "none" if settings.timeout is None else duration(settings.timeout)
     scope = f"{_slot_scope(selection.keys)}{_more_slots(selection, settings)}"
     yield f"at most {plural(slots, 'slot')}{scope} ({settings.policy}), timeout {timeout}"
@@ -383,7 +376,6 @@ def _more_slots(selection: SelectedTrials, settings: Settings) -> str:
 
 
 def _slot_scope(keys: TaskKeys) -> str:
-    """Return the scope of the slots, if there are several rate-limit keys."""
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
     return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.has_several else ""

@@ -98,8 +98,6 @@ def run_output(options: Mapping[str, Any]) -> RunOutput:
 
 
 class CommandSession:
-    """A session of a run, started by a command."""
-
     def __init__(
         self, evaluation: AnyEvaluation, reference: str, settings: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
@@ -119,7 +117,6 @@ class CommandSession:
         }
 
     def run(self, path: Path) -> Outcome:
-        """Run at this path."""
         self._path = path
         try:
             with unwrap_exception_groups():
@@ -152,7 +149,6 @@ class CommandSession:
         return self.run(next(paths))
 
     async def _observe(self, live_run: LiveRun) -> None:
-        """Show the run, and keep the output of `--export` up to date."""
         self._is_started = True
         show = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
         async with trio.open_nursery() as nursery:
@@ -163,7 +159,6 @@ class CommandSession:
         exit_immediately(lambda: self.finish(outcome))
 
     def finish(self, outcome: Outcome) -> NoReturn:
-        """Print the summary and exit."""
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
@@ -219,7 +214,6 @@ class CommandSession:
 
 
 def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:
-    """Yield a line for each setting that differs from that of the previous session."""
     for name, (old_value, value) in live_run.changed_settings.items():
         changes = [(name, old_value, value)]
         if isinstance(old_value, dict) and isinstance(value, dict):

@@ -22,7 +22,6 @@ from evaljournal.runner.review.journal import annotate as record_labels
 
 
 def reviewer_name(_: click.Context, __: click.Parameter, value: str | None) -> str:
-    """Return the reviewer's name; the default is the name of the user."""
     if value is None:
         try:
             value = getpass.getuser()

@@ -208,7 +208,6 @@ def _baseline(rows: Mapping[str, RunReference], baseline: str) -> str:
 
 
 def _corrected_rows(rows: Mapping[str, RunReference], views: _Views) -> Iterator[str]:
-    """Yield the corrected scores of each row."""
     for name, row in rows.items():
         yield from (f"{printable(name, 200)}: {line}" for line in corrected_lines(views[row.path], row.variant))
 

@@ -48,7 +48,6 @@ def run_from_steps(
     trust: bool,
     as_json: bool,
 ) -> None:
-    """Run once for each step, and compare each run with the recorded one."""
     repricing = Repricing(read_prices(prices or DEFAULT_PRICES), {} if model is None else {"": model})
     rewrites = [Rewrite(number, model, None if system is None else _read(system)) for number in dict.fromkeys(from_steps)]
     view = open_intact_run(path)

@@ -132,7 +132,6 @@ def _select_format(name: str, *, has_rows: bool, as_json: bool) -> Format:
 
 
 def _filter_steps(name: str, format_: Format, types: str) -> Format:
-    """Return the format with only steps of these types."""
     if not isinstance(format_, Directory) or format_.write_steps is None:
         raise click.UsageError(f"--step-filter applies to nat, not to {name}; remove it or change --format")
     write_steps = format_.write_steps

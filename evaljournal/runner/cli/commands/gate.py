@@ -194,7 +194,6 @@ def _without_baseline(verdict: Verdict) -> str:
 
 
 def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads, tuple[Side, Side]]":
-    """Check a run against a baseline; return the verdict, the heads of both journals, and both runs."""
     (view_a, side_a), (view_b, side_b) = (open_side(reference, apply=_checked_apply()) for reference in (base, run))
     for view in (view_a, view_b):
         if view.problem is not None:
@@ -273,7 +272,6 @@ def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *,
 
 
 def _suite_verdict(base: Path | None, run: Path | None, rules: GateRules) -> dict[str, Any]:
-    """Return the verdict on one evaluation of a suite, with its reason."""
     if base is None:
         return {"verdict": "new", "reason": "not in the baseline"}
     if run is None:

@@ -111,7 +111,6 @@ def _directory(argument: str | None) -> Path:
 
 
 def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
-    """Read the digests of the runs in a directory, or of one evaluation under runs/."""
     entries = read_entries(directory)
     if argument is None or directory != RUNS or Path(argument).is_dir():
         return entries
@@ -133,7 +132,6 @@ def _labeled_paths(history: History) -> list[str]:
 
 
 def _corrected_rows(history: History) -> Iterator[str]:
-    """Yield the corrected scores of each run that has labels."""
     for path in _labeled_paths(history):
         yield from (f"{printable(Path(path).name, 40)}: {line}" for line in corrected_lines(load(path)))
 

@@ -152,7 +152,6 @@ def rescore(
 
 
 def _evaluation_from_options(values: dict[str, Any]) -> AnyEvaluation:
-    """Return an evaluation without cases that has the scorers of the options."""
     evaluation: AnyEvaluation = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
     check_shared_options(values, [])
     for name, scorer in scorers_from_options({**values, **options_from_environment(values)}):

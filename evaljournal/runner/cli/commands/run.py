@@ -146,7 +146,6 @@ def _dry_run(
 
 
 def _load(reference: str | None, config: Path | None, values: Mapping[str, Any]) -> LoadedEvaluation:
-    """Load the evaluation that a reference names, or build it from a configuration file and options."""
     definition_values = {name: value for name, value in values.items() if name in DEFINITION}
     if reference is not None:
         if config is not None or definition_values:

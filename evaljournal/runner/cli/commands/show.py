@@ -263,7 +263,6 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, fail
 
 
 def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialValues]) -> None:
-    """Print a table of trials: scores, output, expected output and input, the texts as wide as the terminal allows."""
     scorers, has_versions = list(state.scores), state.sessions.task_versions.count > 1
     max_width = max(_MIN_TEXT, line_width()) if sys.stdout.isatty() else _MAX_TEXT
     texts = [_texts(state.trials[values.trial], values, max_width) for values in rows]
@@ -302,7 +301,6 @@ def _cells(name: str, trial: TrialState, scorers: Sequence[str]) -> list[str]:
 
 
 def _output_text(trial: TrialState, output: str) -> str:
-    """Return the output of a trial, or its error."""
     if trial.stage == "failed":
         return trial.error or reason_text(trial.reason)
     return "–" if trial.output_location is None else output
@@ -454,7 +452,6 @@ def _trial_lines(
 
 
 def _batch_lines(trial: str, state: RunState) -> Iterator[str]:
-    """Yield the lines of open batches that a trial waits for."""
     for scorer in dict.fromkeys(batch.scorer for batch in state.batches.lines.open.values()):
         if (place := state.batches.lines.line_of(trial, scorer)) is not None:
             number, line = place

@@ -85,8 +85,6 @@ def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
 
 
 class RunWatcher:
-    """Follows a run through its files."""
-
     def __init__(self, path: Path) -> None:
         self.run = LoadedRun(path)
         self.has_read_all = False

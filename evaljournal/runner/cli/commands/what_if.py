@@ -180,7 +180,6 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
 
 
 def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the rows of the table."""
     old, new, own_seconds = result["recorded"], result["what_if"], result["recomputed_seconds"]
     has_check = own_seconds is not None
     yield ["", "recorded", *(["recomputed"] if has_check else []), "what if", ""]
@@ -197,7 +196,6 @@ def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _time_assumptions(calls: RecordedCalls, limits: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what the wall time assumes, as far as it applies to the run."""
     yield "assumed: no time of the process itself; no budget, deadline or limit on failures"
     if limits is not None:
         yield f"limits of each model: {printable(describe_limits(limits), 500) or 'none'}"

@@ -171,7 +171,6 @@ def _foreign_run_error(path: Path, verb: str, reference: str, starts: Sequence[t
 
 
 def _first_characters(lines: Iterable[str], limit: int) -> Iterator[str]:
-    """Yield the lines up to a number of characters."""
     for line in lines:
         if limit > 0:
             yield line[:limit]

@@ -42,7 +42,6 @@ def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def chat_models(*tables: Mapping[str, Any]) -> list[str]:
-    """Return the models of `--chat` in these options."""
     values = [table["chat"] for table in tables if "chat" in table]
     return [model for value in values for model in (value if isinstance(value, tuple) else (value,))]
 

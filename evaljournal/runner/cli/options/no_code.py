@@ -76,7 +76,6 @@ class Definition:
 
     @classmethod
     def read(cls, path: Path, options: Mapping[str, Any] | None = None) -> "Definition":
-        """Read a configuration file."""
         return cls(options or {}, str(path), *read_file(path))
 
     @classmethod
@@ -252,7 +251,6 @@ def _named_texts(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a target among the values of the options."""
     return {
         argument: _value(option.name, values[option.name])
         for option in OPTIONS
@@ -301,7 +299,6 @@ def _masked_options(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]
 
 
 def _recorded_text(name: str, text: str) -> str:
-    """Return an option as it is recorded, with keys masked."""
     masked_text = mask_keys(text)
     if name in {"body", "extra_body"}:
         with contextlib.suppress(ValueError, RecursionError):  # Reported where it is parsed.

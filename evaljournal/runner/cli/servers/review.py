@@ -37,8 +37,6 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 class ReviewServer(TokenServer):
-    """Answers requests for the page, its sample and the outputs, and records labels."""
-
     command = "review"
     methods: ClassVar[Sequence[str]] = ("GET", "HEAD", "POST")
     policy = review_policy()
@@ -103,7 +101,6 @@ class ReviewServer(TokenServer):
         await connection.send(200, [_JSON], orjson.dumps(reply))
 
     def _state(self, reviewer: str) -> dict[str, Any]:
-        """Return the sample, the labels of a reviewer, and the labels that can be given."""
         reviewer = _checked_reviewer(reviewer)
         answers = read_review(self._run.path).answers(self._sample)
         own_labels: dict[str, Label] = {label.trial: label for label in answers if label.reviewer == reviewer}

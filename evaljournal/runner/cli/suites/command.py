@@ -61,7 +61,7 @@ _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
 def run_suite(
     references: tuple[str, ...], path: Path | None, values: Mapping[str, Any], options: Mapping[str, Any]
 ) -> NoReturn:
-    """Start a suite; `values` are those of the command line."""
+    """`values` are those of the command line."""
     with user_code():
         new_suite = discover(references, values)
         entries = [
@@ -164,8 +164,6 @@ def budget_share(run: Path) -> BudgetShare | None:
 
 
 class CommandSuite:
-    """A session of a suite, started by a command."""
-
     def __init__(
         self, suite: Suite, options: Mapping[str, Any], *, paths: Iterator[Path] | None = None, trust: bool = False
     ) -> None:
@@ -180,7 +178,6 @@ class CommandSuite:
         self.errors: dict[str, BaseException] = {}
         """Name → why its run ended, or cannot be resumed."""
         self._outcomes: dict[str, Outcome] = {}
-        """Name → how its session ended."""
         self._live_runs: dict[str, LiveRun] = {}
         """Name → its run, once it has started."""
         self._sessions: dict[str, Session] = {}
@@ -191,12 +188,11 @@ class CommandSuite:
         """Set when all runs are prepared, so that some may have started."""
 
     def add(self, name: str, item: LoadedEvaluation, state: RunState, settings: Mapping[str, Any]) -> None:
-        """Add a run to the session."""
         self._parts[name] = item, dict(settings)
         self.states[name] = state
 
     def run(self, *, is_shared: bool) -> None:
-        """Run the evaluations that were added; `is_shared`: they have one budget."""
+        """`is_shared`: the runs have one budget."""
         if not self._parts:
             echo(f"{self._suite.path}: nothing to resume", err=True)
             return
@@ -233,7 +229,6 @@ class CommandSuite:
                 session.interrupt()
 
     async def _run_sessions(self) -> None:
-        """Run all sessions to their ends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show)
             async with trio.open_nursery() as sessions:
@@ -341,12 +336,10 @@ class CommandSuite:
             await trio.sleep(FRAME_INTERVAL)
 
     def finish(self) -> NoReturn:
-        """Print the summary and exit."""
         rows = self._rows()
         finish_suite(self._suite, rows, {row.name: self._details(row) for row in rows}, as_json=self._options["json"])
 
     def _details(self, row: SuiteRow) -> tuple[int, list[str]]:
-        """Return the exit code of an evaluation, and why it did not pass."""
         if (error := self.errors.get(row.name)) is not None:
             if (code := _exit_code(error)) == BUG:
                 lines = "".join(traceback.format_exception(error))

@@ -25,8 +25,6 @@ _SHARED: Final = ("prices",)
 
 @attrs.frozen
 class NewSuite:
-    """A suite to run."""
-
     name: str
     evaluations: Sequence[LoadedEvaluation]
     settings: Mapping[str, Any]
@@ -113,7 +111,6 @@ def _check_names(evaluations: list[LoadedEvaluation]) -> None:
 
 
 def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise a UsageError for options that a suite does not have."""
     rejected_names = [name for name in ("config", *_REJECTED) if options[name] is not None]
     labels = {option.name: option.label for option in OPTIONS}
     for name in (*rejected_names, *(name for name in values if name in DEFINITION and name not in {"name", *_SHARED})):

@@ -43,7 +43,6 @@ _PAUSE: Final = 9
 
 
 def suite_exit_code(codes: Iterable[int]) -> int:
-    """Return the exit code of a suite."""
     occurring = set(codes)
     return next((code for code in EXIT_CODES if code in occurring), 0)
 
@@ -62,7 +61,6 @@ def run_details(state: RunState | None, path: Path, detail: str = "") -> tuple[i
 
 
 def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as_json: bool) -> NoReturn:
-    """Print the summary of a suite and exit with its code."""
     code = suite_exit_code(code for code, _ in details.values())
     try:
         echo("\n".join(report_lines(suite, rows, details)), err=as_json)
@@ -76,7 +74,6 @@ def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as
 
 
 def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> Iterator[str]:
-    """Yield the lines of the summary of a suite."""
     code = suite_exit_code(code for code, _ in details.values())
     ending = "finished" if all(row.state is not None and row.state.outcome == "finished" for row in rows) else "not finished"
     path = printable(str(suite.path), 500)
@@ -90,7 +87,6 @@ def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> It
 
 
 def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
-    """Return the command to run next."""
     path, states = quote(suite.path), {row.name: row.state for row in rows if row.state is not None}
     if code in {UNFINISHED, USAGE}:
         limits = larger_budget(list(states.values()))
@@ -105,7 +101,6 @@ def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
 
 
 def suite_json(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> dict[str, Any]:
-    """Return the summary of a suite as JSON."""
     code = suite_exit_code(code for code, _ in details.values())
     evaluations = [
         {

@@ -106,7 +106,6 @@ _Compared = tuple[LoadedRun, "Side"]
 
 
 def difference_lines(a: _Compared, b: _Compared) -> Iterator[str]:
-    """Yield the corrected scores of both runs, and their corrected differences."""
     for name, (run, side) in (("A", a), ("B", b)):
         yield from (f"{name}  {line}" for line in corrected_lines(run, side.variant))
     reviews = _review_of(a[0]), _review_of(b[0])
@@ -223,7 +222,6 @@ def current_time(view: LoadedRun) -> float:
 
 
 def _idle_reasons(view: LoadedRun, now: float) -> list[dict[str, Any]]:
-    """Return why slots of a running run are idle, as JSON."""
     if not view.is_live or view.problem is not None:
         return []
     return [view_json(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
@@ -237,12 +235,10 @@ def _next_command(view: LoadedRun) -> str:
 
 
 def fork_command(path: Path, seq: int) -> str:
-    """Return the command that starts a new run from a record."""
     return f"evaljournal fork {shlex.quote(str(path))} --at {seq} -o NEW"
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS  # Keys of a forged journal may be numbers.
     try:
         data = orjson.dumps(value, option=options)
@@ -340,7 +336,6 @@ def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), pa
 
 
 def supports_screen(stream: TextIO) -> bool:
-    """Return whether a live screen can be drawn on a stream."""
     return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
@@ -369,7 +364,6 @@ class ProgressPrinter:
     stalled_at: float = -math.inf
 
     def update(self, state: RunState, *, now: float, total: int | None) -> None:
-        """Print a line if one is due."""
         tenths = progress_tenths(state, total)
         is_stalled = bool(stall_reason(state, now=now, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
         continues = self.is_stalled and not is_stalled and not state.outcome

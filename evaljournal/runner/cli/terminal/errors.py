@@ -22,7 +22,6 @@ _HINTS: Final[dict[Hint, Callable[[Path], str]]] = {
 
 
 def exit_code(exc: JournalError) -> int:
-    """Return the exit code for an error of the journal."""
     match exc:
         case errors.JournalDamaged() | errors.NotSalvageable() | errors.InvalidRecord():
             return DAMAGED
