@@ -80,7 +80,7 @@ def run_from_steps(
         if outcome.stop_reason:
             echo(f"step {rewrite.from_step}: {outcome.stop_reason}; to continue: {command('resume', outcome.path)}", err=True)
         results.append(_compared(path, expected, outcome, as_json=as_json))
-        codes.append(exit_code(outcome.state, stopped=bool(outcome.stop_reason), path=outcome.path))
+        codes.append(exit_code(outcome.state, outcome.path, stopped=bool(outcome.stop_reason)))
         if outcome.stop_reason == "interrupted":
             break
     if as_json:

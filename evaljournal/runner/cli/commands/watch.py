@@ -51,7 +51,7 @@ def watch(path: Path, as_json: bool) -> None:
 
     Only its files are read, so the run can be in another process or container. Ctrl-C stops watching, not the run (exit code
     3). Otherwise the exit codes are: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate
-    did not pass, 3 not finished, 4 damaged.
+    did not pass, 3 not finished, 4 damaged, 5 too few labels for a gate on a review.
 
     \b
     evaljournal watch
@@ -70,7 +70,7 @@ def watch(path: Path, as_json: bool) -> None:
             writer = view.state.sessions[-1]
             echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)
     exit_if_damaged(view.problem, quiet=as_json)
-    sys.exit(exit_code(view.state, stopped=view.state.outcome != "finished"))
+    sys.exit(exit_code(view.state, path, stopped=view.state.outcome != "finished"))
 
 
 def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:

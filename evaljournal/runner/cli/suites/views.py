@@ -57,7 +57,7 @@ def run_details(state: RunState | None, path: Path, detail: str = "") -> tuple[i
     is_finished = state.outcome == "finished"
     is_obvious = not detail or (state.outcome == "budget" and larger_limits(state))
     lines = problems(state, path) if is_finished else [] if is_obvious else [detail]
-    return exit_code(state, stopped=not is_finished, path=path), lines
+    return exit_code(state, path, stopped=not is_finished), lines
 
 
 def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as_json: bool) -> NoReturn:

@@ -305,7 +305,7 @@ def finish(
     With `as_json`, its summary and `fields` are printed as JSON, and the report goes to standard error. `output_problem` is
     why other files of the run are incomplete: it is printed last, and the exit code of a finished run is then 1.
     """
-    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers, path=path) or (FAILED if output_problem else 0)
+    code = exit_code(state, path, stopped=bool(stop_reason), scorers=scorers) or (FAILED if output_problem else 0)
     try:
         if report:
             echo(report, err=as_json)
@@ -322,7 +322,7 @@ def finish(
     sys.exit(code)
 
 
-def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), path: Path | None = None) -> int:
+def exit_code(state: RunState, path: Path, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
     """Return the exit code of a run: 3 if it was stopped, 1 if it has errors, unscored outputs or a missed gate.
 
     5 if only gates on its review are missed, for which there are too few labels.
