@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from evaljournal.journal.disk import segments
-from evaljournal.replay.runs.loaded_run import split_variant
+from evaljournal.replay.runs.loaded_run import load, split_variant
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.sessions.suite_file import find_suite, newest_suite, read_suite
@@ -63,8 +63,13 @@ def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> 
     name, variant = split_variant(str(path))
     if variant is not None and segments.is_run(Path(name)):
         raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
-    names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
-    raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
+    raise UsageError(f"{path} does not exist{suggest(str(path), _run_names()) or '; `evaljournal ls` lists the runs'}")
+
+
+def _run_names() -> list[str]:
+    """Return the names of the evaluations under `runs/`, and the paths of their runs."""
+    runs = runs_under(RUNS)
+    return [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
 
 
 class RunReference(NamedTuple):
@@ -106,9 +111,7 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete evaluations and runs under `runs/`, otherwise directories."""
-        runs = runs_under(RUNS)
-        names = [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
-        items = [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
+        items = [CompletionItem(name) for name in _run_names() if name.startswith(incomplete) and name.isprintable()]
         return items or [CompletionItem(incomplete, type="dir")]
 
 
@@ -165,8 +168,6 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the ne
 
 
 def _trial_names(run: str | None) -> list[str]:
-    from evaljournal.replay.runs.loaded_run import load  # noqa: PLC0415  # only shell completion needs it
-
     try:
         path = find_run(run)
         if sum(file.lstat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:
