@@ -8,9 +8,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 
@@ -24,10 +24,10 @@ from evaljournal.runner.cli.terminal.display import (
     FRAME_INTERVAL,
     ProgressPrinter,
     finish,
+    live_screen,
     progress_tenths,
     redraw,
     supports_screen,
-    terminal,
 )
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
@@ -41,6 +41,9 @@ from evaljournal.runner.sessions.api import run as run_evaluation
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.outputs import Outputs, RunOutput, output_from_text
 from evaljournal.runner.sessions.session import Outcome, render_report
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
 
 _HEAD: Final = re.compile(rb"[0-9a-f]{32}\s*")
 _MAX_BYTES: Final = 64
@@ -176,24 +179,19 @@ class CommandSession:
         )
 
     async def _draw(self, live_run: LiveRun) -> None:
-        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
-
-        console = terminal(stderr=True)
         for line in _setting_change_lines(live_run):
             echo(line, err=True)
-        with Screen(console=console, auto_refresh=False, transient=True) as screen:
-            while True:
-                frame = panel(
-                    live_run.state,
-                    now=live_run.now(),
-                    durable=live_run.journal.durable_seq,
-                    total=live_run.total,
-                    width=console.width,
-                    title=str(self._path),
-                    stop_status=live_run.stop_status(),
-                )
-                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
-                await trio.sleep(FRAME_INTERVAL)
+        await draw(
+            lambda console: panel(
+                live_run.state,
+                now=live_run.now(),
+                durable=live_run.journal.durable_seq,
+                total=live_run.total,
+                width=console.width,
+                title=str(self._path),
+                stop_status=live_run.stop_status(),
+            )
+        )
 
     async def _print_lines(self, live_run: LiveRun) -> None:
         printer = ProgressPrinter(progress_tenths(live_run.state, live_run.total), live_run.now(), err=True)
@@ -211,6 +209,15 @@ class CommandSession:
                 is_hint_printed = True
                 echo("\n".join(blocking_call_lines(live_run.state)), err=True)
             printer.update(live_run.state, now=live_run.now(), total=live_run.total)
+
+
+async def draw(render: "Callable[[Console], Group]") -> None:
+    """Draw the live screen on standard error until cancelled; `render` returns a frame for the size of the terminal."""
+    with live_screen(stderr=True) as screen:
+        while True:
+            frame = render(screen.console)
+            await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
+            await trio.sleep(FRAME_INTERVAL)
 
 
 def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:

@@ -4,7 +4,6 @@ It is a session of each run that is not finished, all in one loop. Nothing is wr
 mistake in one evaluation is reported before anything starts. An error that ends one run later does not end the others.
 """
 
-import functools
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.options.locate import enter_offline, load_reference, locate_evaluation, settings_text
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.session import draw
 from evaljournal.runner.cli.suites.discovery import discover
 from evaljournal.runner.cli.suites.views import finish_suite, run_details
 from evaljournal.runner.cli.terminal.display import (
@@ -35,9 +35,7 @@ from evaljournal.runner.cli.terminal.display import (
     open_intact_run,
     open_run,
     progress_tenths,
-    redraw,
     supports_screen,
-    terminal,
 )
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
@@ -310,14 +308,8 @@ class CommandSuite:
         await (self._draw() if is_drawn else self._print_lines())
 
     async def _draw(self) -> None:
-        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
-
-        console, title = terminal(stderr=True), f"{self._suite.name}  {self._suite.path}"
-        with Screen(console=console, auto_refresh=False, transient=True) as screen:
-            while True:
-                frame = suite_panel(self._rows(), title=title, width=console.width, height=console.height)
-                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
-                await trio.sleep(FRAME_INTERVAL)
+        title = f"{self._suite.name}  {self._suite.path}"
+        await draw(lambda console: suite_panel(self._rows(), title=title, width=console.width, height=console.height))
 
     async def _print_lines(self) -> None:
         echo(

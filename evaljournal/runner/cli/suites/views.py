@@ -20,11 +20,11 @@ from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAG
 from evaljournal.runner.cli.terminal.display import (
     current_time,
     exit_code,
+    live_screen,
     open_run,
     print_json,
     redraw,
     supports_screen,
-    terminal,
 )
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.definition.gates import problems
@@ -181,16 +181,15 @@ def watch_suite(suite: Suite, *, as_json: bool) -> None:
 
 async def _watch(suite: Suite, *, is_drawn: bool, quiet: bool) -> None:
     import trio  # noqa: PLC0415  # as above
-    from rich.live import Live  # noqa: PLC0415  # slow to import
 
-    console, last_text = terminal(), ""
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
+    last_text = ""
+    with live_screen() as screen:
         while any(is_held(path) for path in suite.runs.values()):
             started = trio.current_time()
             rows = [_row(name, view) for name, view in (await trio.to_thread.run_sync(_views, suite)).items()]
             if is_drawn:
-                title = f"{suite.name}  {suite.path}"
-                redraw(screen, suite_panel(rows, title=title, width=console.width, height=console.height))
+                title, size = f"{suite.name}  {suite.path}", screen.console.size
+                redraw(screen, suite_panel(rows, title=title, width=size.width, height=size.height))
             elif not quiet and (text := totals_text(rows)) != last_text:
                 echo(last_text := text)
             await trio.sleep(max(_MIN_INTERVAL, _PAUSE * (trio.current_time() - started)))

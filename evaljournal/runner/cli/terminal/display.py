@@ -380,6 +380,13 @@ def _is_recent(time: float, now: float) -> bool:
     return 0 <= now - time < MAX_LINE_INTERVAL  # Negative after the start of a session, which resets the seconds.
 
 
+def live_screen(*, stderr: bool = False) -> "Live":
+    """Return a screen that `redraw` draws; its last frame is removed at the end."""
+    from rich.live import Live  # noqa: PLC0415  # slow to import
+
+    return Live(console=terminal(stderr=stderr), auto_refresh=False, transient=True)
+
+
 Show = Callable[[LoadedRun, float], None]
 """Shows a run as of a time, in the seconds of `t`."""
 
@@ -409,8 +416,5 @@ def run_display() -> Generator[Show]:
         printer = ProgressPrinter()
         yield lambda run, now: printer.update(run.state, now=now, total=run.total)
         return
-    from rich.live import Live  # noqa: PLC0415  # slow to import
-
-    console = terminal()
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
-        yield lambda run, now: redraw(screen, render_screen(run, now, console.width))
+    with live_screen() as screen:
+        yield lambda run, now: redraw(screen, render_screen(run, now, screen.console.width))
