@@ -1,6 +1,7 @@
 """The command `evaljournal cancel`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,11 +36,16 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
     if not (numbers := list(view.state.batches.lines.open)):
         echo(f"{run} has no open batches", err=True)
         return
-    options = dict.fromkeys(("json", "verbose", "export", "otlp", "otlp_content", "head_file")) | {
+
+    state = RunState()
+    options: dict[str, Any] = {
+        **dict.fromkeys(("json", "verbose", "export", "otlp", "otlp_content", "head_file")),
         "plain": True,
         "resume": True,
+        "cancel_batches": True,
+        "trust": trust or reference is not None,
+        "state": state,
     }
-    options |= {"cancel_batches": True, "trust": trust or reference is not None, "state": (state := RunState())}
     with user_code():
         evaluation, reference = locate_evaluation(run, reference, verb="cancel", trust=trust, state=state)
         session = CommandSession(evaluation, reference, {}, options)
