@@ -515,11 +515,10 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
         for name, value in notes:  # A judge's prompt, reply and usage, for example.
             if name == NOT_REUSED:
                 yield f"{_INDENT}{not_reused_text(value)}"
-                continue
-            if name == CHANGES:
+            elif name == CHANGES:
                 yield from _change_lines(value)
-                continue
-            yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
+            else:
+                yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
 
 
 def _change_lines(value: Mapping[str, Any]) -> Iterator[str]:
