@@ -15,10 +15,10 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import day_limit_text, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_argument
 from evaljournal.runner.cli.terminal.display import (
-    age,
     check_variant,
     corrected_json,
     corrected_lines,
+    current_time,
     exit_if_damaged,
     groups_by,
     open_run,
@@ -72,7 +72,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
     if as_json:
         print_json(status_json(view, key))
     elif view.is_live or view.problem is not None:
-        print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
+        print_screen(view, current_time(view) if view.problem is None else None)
         if view.problem is None:
             session = view.state.sessions[-1] if view.state.sessions else None
             process = f" in process {session.pid} on {printable(session.host)}" if session else ""
