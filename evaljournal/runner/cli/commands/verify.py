@@ -47,10 +47,11 @@ def verify(path: Path, expect_head: str | None, sources: bool, as_json: bool) ->
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
     evaljournal verify --json | jq .findings
     """
-    runs = list(read_suite(path).runs.values()) if is_suite(path) else [path]
-    if is_suite(path) and expect_head is not None:
+    is_whole_suite = is_suite(path)
+    runs = list(read_suite(path).runs.values()) if is_whole_suite else [path]
+    if is_whole_suite and expect_head is not None:
         raise UsageError(f"{path} is a suite; pass one of its runs with --expect-head")
-    unstarted_runs = [run for run in runs if is_suite(path) and not is_run(run)]
+    unstarted_runs = [run for run in runs if is_whole_suite and not is_run(run)]
     verifications = [verify_run(run, expect_head=expect_head) for run in runs if run not in unstarted_runs]
     if sources:
         from evaljournal.runner.runs.sources import verify_sources  # noqa: PLC0415  # few runs have any
@@ -63,7 +64,7 @@ def verify(path: Path, expect_head: str | None, sources: bool, as_json: bool) ->
     if as_json:
         results = [_result_json(verification) for verification in verifications]
         suite_fields = {"path": str(path), "ok": is_ok, "runs": results, "unstarted_runs": list(map(str, unstarted_runs))}
-        print_json(suite_fields if is_suite(path) else results[0])
+        print_json(suite_fields if is_whole_suite else results[0])
     else:
         for verification in verifications:
             _print_result(verification, expect_head)
