@@ -9,7 +9,7 @@ import click
 from evaljournal.journal import Record
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.state.usage import total as total_usage
-from evaljournal.replay.text import UNKNOWN, duration, money, plural, printable
+from evaljournal.replay.text import duration, money, or_dash, plural, printable
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.cli.arguments import run_argument
 from evaljournal.runner.cli.terminal.display import open_intact_run, print_json, print_table
@@ -188,8 +188,8 @@ def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
         parts = ("  task", "cost"), ("  judges", "judge.cost")
         costs += [(label, old["usage"].get(name), new["usage"].get(name)) for label, name in parts if name in old["usage"]]
     for label, old_cost, new_cost in costs:
-        cells = [_money(old_cost), *([_money(old_cost)] if has_check else []), _money(new_cost)]
-        yield [label, *cells, _factor(old_cost, new_cost)]
+        old_text = or_dash(old_cost, money)
+        yield [label, old_text, *([old_text] if has_check else []), or_dash(new_cost, money), _factor(old_cost, new_cost)]
     check = [duration(own_seconds)] if has_check else []
     new_seconds = "up to 24 h" if new["seconds"] is None else duration(new["seconds"])
     yield ["wall time", duration(old["seconds"]), *check, new_seconds, _factor(own_seconds, new["seconds"])]
@@ -228,10 +228,6 @@ def _price_assumptions(repricing: Repricing) -> Iterator[str]:
 
 def _names(models: Mapping[str, None]) -> str:
     return ", ".join(printable(model, 80) for model in models)
-
-
-def _money(value: float | None) -> str:
-    return UNKNOWN if value is None else money(value)
 
 
 def _factor(old: float | None, new: float | None) -> str:
