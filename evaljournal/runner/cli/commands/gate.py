@@ -220,7 +220,7 @@ def _history(base: RunReference, excluded: Path) -> UnchangedValues:
         path for path in runs_newest_first(base.path.parent) if path.resolve() not in {base.path.resolve(), excluded.resolve()}
     )
     with DigestCache() as cache:
-        run = cache.read(base.path, with_cases=False)[0]
+        run = cache.run(base.path)
         for path in (base.path, *islice(others, _HISTORY_RUNS)):
             other, all_columns = cache.read(path)
             for variant, columns in zip(other.variants, all_columns, strict=True):
@@ -390,7 +390,7 @@ def _report_lines(report: GateReport, heads: _Heads, drop_lines: Iterable[str], 
         corrected = f"; p-values are Holm-corrected over {len(tests) - 1} scores" if len(tests) > 2 else ""  # noqa: PLR2004 - and `completed`
         yield f"one-sided tests that the run is worse: McNemar's for pass/fail, sign-flip for numbers{corrected}"
     for check in report.checks:
-        yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
+        yield f"{as_words(check.verdict):<20}{_sentence(check)}"
     if report.has_mixed_models and not report.allows_mixed_models:
         reason = "several models served one variant; pass --allow-mixed-models to decide anyway"
         yield f"{'too little evidence':<20}{reason}"
@@ -401,7 +401,7 @@ def _report_lines(report: GateReport, heads: _Heads, drop_lines: Iterable[str], 
     elif comparison.broken or comparison.fixed:
         counts = f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed"
         yield f"{counts}; `evaljournal compare BASELINE RUN` lists them"
-    yield report.verdict.replace("_", " ")
+    yield as_words(report.verdict)
 
 
 def _sentence(check: Check) -> str:
