@@ -14,14 +14,14 @@ import trio
 from evaljournal.journal import Blob, JournalError
 from evaljournal.journal.disk.files import DISK
 from evaljournal.replay.page.page import review_page, review_policy
-from evaljournal.replay.review.labels import Label, Sample, read_review
+from evaljournal.replay.review.labels import Sample, read_review
 from evaljournal.replay.runs.loaded_run import LoadedRun, read_values
 from evaljournal.replay.runs.trajectory import read_trajectory
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.calls.http.heads import RequestHead
 from evaljournal.runner.calls.http.server import ClientConnection
-from evaljournal.runner.cli.servers.server import HOST, TokenServer, open_listener
+from evaljournal.runner.cli.servers.server import HOST, TokenServer, open_listener, send_page
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.review.labels import parse_value
@@ -60,8 +60,7 @@ class ReviewServer(TokenServer):
             elif request.method == "POST":
                 await connection.reject(404, "not found")
             elif path == "":
-                page = review_page(_unicode(self._run.path.name))
-                await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
+                await send_page(connection, review_page(_unicode(self._run.path.name)))
             elif path == "state":
                 state = await trio.to_thread.run_sync(self._state, query.get("reviewer", [self._reviewer])[0])
                 await connection.send(200, [_JSON], orjson.dumps(state))
@@ -103,8 +102,7 @@ class ReviewServer(TokenServer):
     def _state(self, reviewer: str) -> dict[str, Any]:
         reviewer = _checked_reviewer(reviewer)
         answers = read_review(self._run.path).answers(self._sample)
-        own_labels: dict[str, Label] = {label.trial: label for label in answers if label.reviewer == reviewer}
-        texts = {trial: (_label_text(label.value), label.note) for trial, label in own_labels.items()}
+        texts = {label.trial: (_label_text(label.value), label.note) for label in answers if label.reviewer == reviewer}
         sample = self._sample
         choices = self._choices
         drawn = f"sample {sample.sample}: {plural(len(self._trials), 'output')} of {sample.population:,}"
