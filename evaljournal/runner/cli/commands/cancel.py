@@ -9,7 +9,7 @@ from evaljournal.replay import RunState
 from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.text import money, plural
 from evaljournal.runner.cli.arguments import RunType
-from evaljournal.runner.cli.options.decorators import grouped_option, trust_option
+from evaljournal.runner.cli.options.decorators import task_option, trust_option
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.session import CommandSession
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run
@@ -19,7 +19,7 @@ from evaljournal.runner.cli.terminal.user_code import user_code
 
 @click.command()
 @click.argument("run", type=RunType())
-@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Resume")
 @trust_option("Resume")
 def cancel(run: Path, reference: str | None, trust: bool) -> None:
     """Cancel the open batches of a run.

@@ -9,7 +9,7 @@ from evaljournal.journal.ownership import is_own_run
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import RunType
-from evaljournal.runner.cli.options.decorators import grouped_option
+from evaljournal.runner.cli.options.decorators import task_option
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.output import echo
@@ -20,7 +20,7 @@ from evaljournal.runner.sessions.rescore import Cleaning
 
 @click.command()
 @click.argument("run", type=RunType())
-@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Resume")
 @click.option("--kept", is_flag=True, help="Also remove the workspaces that the run keeps, such as those of failing trials.")
 def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     """Remove what a killed run has not torn down: programs, set-ups and workspaces.

@@ -14,6 +14,7 @@ from evaljournal.runner.cli.options.decorators import (
     leave_option,
     only_variant_option,
     scorer_options,
+    task_option,
     trust_option,
 )
 from evaljournal.runner.cli.options.locate import locate_evaluation
@@ -53,7 +54,7 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
     metavar="RUN",
     help="The judge compares each output with that of the same trial in another run, or RUN@VARIANT, in both orders.",
 )
-@grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Scoring")
 @trust_option("Scoring")
 @grouped_option(
     "Scoring",

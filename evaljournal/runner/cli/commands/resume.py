@@ -15,6 +15,7 @@ from evaljournal.runner.cli.options.decorators import (
     grouped_option,
     only_variant_option,
     resume_options,
+    task_option,
     trust_option,
     yes_option,
 )
@@ -48,7 +49,7 @@ from evaljournal.runner.sessions.suite_file import is_suite
     default="retry",
     help="After an interrupted call: retry it, or end its trial with an error (default: retry).",
 )
-@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Resume")
 @trust_option("Resume")
 @grouped_option(
     "Resume", "--wait", is_flag=True, help="Wait for the batches of the run; default: collect those that have ended."

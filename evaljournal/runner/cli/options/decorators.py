@@ -146,6 +146,11 @@ def yes_option(group: str) -> Callable[[F], F]:
     return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_UNCONFIRMED:,} variants.")
 
 
+def task_option(group: str) -> Callable[[F], F]:
+    text = "New location of the evaluation, if it was moved."
+    return grouped_option(group, "--task", "reference", metavar="REFERENCE", help=text)
+
+
 def trust_option(group: str) -> Callable[[F], F]:
     return grouped_option(
         group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a foreign run names."
