@@ -71,8 +71,7 @@ def report(
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
     suite = None if all_runs or second is not None else find_suite(path)
-    is_index = all_runs or suite is not None
-    first = None if is_index else find_reference(path)
+    first = None if all_runs or suite is not None else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
     problems: list[JournalError | None] = []
     if suite is not None:

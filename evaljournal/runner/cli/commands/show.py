@@ -569,8 +569,7 @@ def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
 
 def _value_lines(label: str, value: Any) -> Iterator[str]:
     """Yield the lines of a value, without control characters."""
-    is_blob = isinstance(value, Blob)
-    text = f"(missing blob of {value.bytes:,} bytes)" if is_blob else as_lines(value, _MAX_LINE_LENGTH)
+    text = f"(missing blob of {value.bytes:,} bytes)" if isinstance(value, Blob) else as_lines(value, _MAX_LINE_LENGTH)
     lines = text.splitlines() or [""]
     for index, line in enumerate(lines[:_MAX_LINES]):
         yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE_LENGTH)}".rstrip()

@@ -91,9 +91,12 @@ class Definition:
 
     def encode(self) -> str:
         """Return the record of the definition: the location of its task, as JSON."""
-        layers = {"options": self.options, "file": self.file}
-        fields: dict[str, Any] = {"path": self.path, **{name: _recorded(layer) for name, layer in layers.items()}}
-        fields["variants"] = {name: _recorded(layer) for name, layer in self.variants.items()}
+        fields = {
+            "path": self.path,
+            "options": _recorded(self.options),
+            "file": _recorded(self.file),
+            "variants": {name: _recorded(layer) for name, layer in self.variants.items()},
+        }
         return json.dumps({name: field for name, field in fields.items() if field}, ensure_ascii=False)
 
     @property

@@ -26,8 +26,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read a configuration file; return the values of its keys by name, and those of its variants."""
     table = read_toml(path)
     variants = table.pop("variant", None)
-    values = parse_values(table, BY_KEY, path)
-    return values, {} if variants is None else _variants(variants, path)
+    return parse_values(table, BY_KEY, path), {} if variants is None else _variants(variants, path)
 
 
 def _variants(tables: Any, path: Path) -> dict[str, dict[str, Any]]:

@@ -103,8 +103,7 @@ class ReviewServer(TokenServer):
         reviewer = _checked_reviewer(reviewer)
         answers = read_review(self._run.path).answers(self._sample)
         texts = {label.trial: (_label_text(label.value), label.note) for label in answers if label.reviewer == reviewer}
-        sample = self._sample
-        choices = self._choices
+        sample, choices = self._sample, self._choices
         drawn = f"sample {sample.sample}: {plural(len(self._trials), 'output')} of {sample.population:,}"
         return {
             "path": _unicode(str(self._run.path)),

@@ -76,8 +76,7 @@ def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as
 def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> Iterator[str]:
     code = suite_exit_code(code for code, _ in details.values())
     ending = "finished" if all(row.state is not None and row.state.outcome == "finished" for row in rows) else "not finished"
-    path = printable(str(suite.path), 500)
-    yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {path}"
+    yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {printable(str(suite.path), 500)}"
     yield from table_lines(rows)
     for name, (_, lines) in details.items():
         yield from (f"{printable(name, 40)}: {one_line(line, 500)}" for line in lines)

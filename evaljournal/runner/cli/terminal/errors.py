@@ -23,9 +23,13 @@ _HINTS: Final[dict[Hint, Callable[[Path], str]]] = {
 
 def exit_code(exc: JournalError) -> int:
     match exc:
-        case errors.JournalDamaged() | errors.NotSalvageable() | errors.InvalidRecord():
-            return DAMAGED
-        case errors.BlobDamaged() | errors.SegmentLost():
+        case (
+            errors.JournalDamaged()
+            | errors.NotSalvageable()
+            | errors.InvalidRecord()
+            | errors.BlobDamaged()
+            | errors.SegmentLost()
+        ):
             return DAMAGED
         case errors.JournalFailed():
             return UNFINISHED
