@@ -48,6 +48,7 @@ def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> 
         if (run := _newest_in(RUNS)) is None:
             raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
         return run
+
     path = Path(argument)
     if segments.is_review(path) and not or_review:
         raise UsageError(
@@ -58,8 +59,10 @@ def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> 
     for directory in (path, RUNS / path):
         if directory.is_dir() and (run := _newest_in(directory)) is not None:
             return run
+
     if path.exists():
         return path  # Reading it reports what is wrong.
+
     name, variant = split_variant(str(path))
     if variant is not None and segments.is_run(Path(name)):
         raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")

@@ -161,11 +161,12 @@ def print_dry_run(
 ) -> None:
     cases, shards = selection.trials.cases, shard.count if shard else 1
     evaluation, variants = selection.evaluation, selection.evaluation.variants
-    trials_per_case = settings.repeats * max(1, len(variants))
     slots = settings.slots or min(default_slots(task, shards) for task in evaluation.tasks.values())
+
+    trials_per_case = settings.repeats * max(1, len(variants))
     trials = None if cases is None else cases * trials_per_case
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
-    retry = settings.retry
+
     earlier_runs = _EarlierRuns(evaluation.name, is_batched=settings.batch)
     parts = list(_parts(selection, settings, earlier_runs))
     # If the number of cases is unknown, the calls are those of one trial, which has one variant.
@@ -173,11 +174,14 @@ def print_dry_run(
     factor = 1 if trials is not None or max_trials is None else max_trials
     min_calls = sum(part.calls for part in counted_parts)
     max_calls = factor * sum(part.calls * part.max_attempts for part in counted_parts)
+
     usage, max_usage = _sum(part.usage for part in counted_parts), _sum(part.max_usage for part in counted_parts)
     max_costs = [part.max_cost for part in parts if part.max_cost is not None]
     max_cost = sum(max_costs) if len(max_costs) == len(parts) else None
+
     first_request = _first_request(selection)
     batches = _batches(selection, counted_parts) if settings.batch and trials is not None else None
+
     if as_json:
         print_json(
             {
@@ -206,6 +210,7 @@ def print_dry_run(
             }
         )
         return
+
     location = "" if reference.startswith("{") else f" ({reference})"  # JSON is the definition of a run without code.
     echo(f"{evaluation.name}{location} would run in {path}; nothing was written")
     if shard:
@@ -215,13 +220,16 @@ def print_dry_run(
     if variants or len(parts) > 1:
         for line in _part_lines(parts):
             echo(f"    {line}")
+
     calls = f"at least {min_calls:,}{_calls_by_part(counted_parts)}, at most {plural(max_calls, 'call')}"
     calls += " for each trial" if max_trials is None else ""
     causes = "rate limits and outages" if settings.workers is None else "rate limits, outages and ends of workers"
     echo(f"  {calls}, plus retries after {causes}")
+    retry = settings.retry
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
+
     for line in _setting_lines(selection, settings, slots, shards):
         echo(f"  {line}")
     if batches is not None:
@@ -230,6 +238,7 @@ def print_dry_run(
         target = f" to {printable(first_request['address'], 500)}" if first_request["address"] else ""
         request = printable(as_text(first_request["request"]), _MAX_REQUEST)
         echo(f"  first request ({printable(first_request['case'])}){target}: {request}")
+
     if usage is not None and max_usage is not None:
         echo(f"  expected {'per trial' if trials is None else 'in total'}: {_usage_text(usage, max_usage, parts)}")
     elif max_cost is not None:
@@ -247,6 +256,7 @@ def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _Earlier
     for name, (calls, max_cost) in _calls_and_costs(evaluation.tasks, trials, count, tier).items():
         model = models.for_variant(name).model or None
         yield _Part(name or "task", model, count, calls, attempts, earlier_runs.task_usage(name, model), max_cost)
+
     judge_count = count if trials.cases is None else count * max(1, len(evaluation.variants))
     for name, scorer in evaluation.scorers.items():
         model = getattr(getattr(scorer.function, "chat", None), "model", None)
@@ -359,6 +369,7 @@ def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, sh
         yield f"rate limits: at most {printable(declared, 1_000)}{division}"
     if ignores_headers(settings.limits):
         yield "rate limits in the headers of replies are ignored"
+
     yield f"scorers: {', '.join(selection.evaluation.scorers) or 'none'}"
     if settings.fail_under:
         yield f"gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass"

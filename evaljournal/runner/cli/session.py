@@ -165,6 +165,7 @@ class CommandSession:
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
+
         problem = self._output.finish(outcome.path)
         write_head(self._head_file, outcome.head)
         finish(
@@ -199,6 +200,7 @@ class CommandSession:
         echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
         for line in _setting_change_lines(live_run):
             echo(line, err=True)
+
         while True:
             await trio.sleep(FRAME_INTERVAL)
             stop_status = live_run.stop_status()

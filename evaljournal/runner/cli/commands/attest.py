@@ -59,6 +59,7 @@ def attest(
         raise UsageError(f"--evaluator {evaluator!r:.100} is not a URI, such as https://example.org")
     if target is not None:
         check_target(target, directory=False, force=False)
+
     if is_plan:
         statement, file = _plan(reference or "", claims, evaluator, key), None
     else:
@@ -67,6 +68,7 @@ def attest(
         file = keep_statement(run, statement)
     if target is not None:
         write_statement(statement, target)
+
     for text in (*statement.claim_texts, *statement.commitment_texts):
         echo(printable(text, 200))
     echo(f"statement {target or file}")

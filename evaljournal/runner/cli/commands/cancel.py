@@ -50,6 +50,7 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
         evaluation, reference = locate_evaluation(run, reference, verb="cancel", trust=trust, state=state)
         session = CommandSession(evaluation, reference, {}, options)
         outcome = session.run(run)
+
     state = outcome.state
     if state.batches.lines.open:
         session.finish(outcome)

@@ -35,6 +35,7 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     """
     view = open_run(run)
     exit_if_damaged(view.problem)
+
     with user_code(), unwrap_exception_groups():
         if not is_own_run(run):
             raise UsageError(f"{run} has sessions of another user or machine; clean it there")
@@ -42,6 +43,7 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
         evaluation, _ = locate_evaluation(run, reference, verb="clean", state=RunState())
         cleaning = Cleaning(evaluation, run, removes_kept=kept)
         state = trio.run(cleaning.run).state
+
     remaining = len(state.set_ups.open)
     removed = plural(cleaning.removed_workspaces, "workspace")
     echo(f"{run}: {plural(before - remaining, 'set-up')} torn down, {removed} removed", err=True)

@@ -70,9 +70,11 @@ def report(
     if all_runs and second is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
+
     suite = None if all_runs or second is not None else find_suite(path)
     first = None if all_runs or suite is not None else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
+
     problems: list[JournalError | None] = []
     if suite is not None:
         problems = _write_suite(suite, target, force=force)
@@ -95,6 +97,7 @@ def report(
         write_atomically(target, pieces)
         problems = [page_run.run.problem for page_run in runs.values()]
         subject = " and ".join(map(str, references))
+
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())

@@ -106,14 +106,17 @@ def rescore(
     """
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
+
     values = command_values({**options, "only_variant": ()})
     has_scorers = any(options[option.name] for option in OPTIONS if option.flag and option.name in options)
     if other_settings := overrides(values).keys() - {"batch_poll"}:
         raise UsageError(f"-s {min(other_settings)} is a setting of `run` and `resume`; `rescore` has batch-poll only")
+
     if has_scorers and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     if against is not None and ("judge" not in values or "score" in values):
         raise UsageError("--against requires --judge, without --score")
+
     other_run = None
     with user_code(), unwrap_exception_groups():
         if has_scorers:
@@ -129,6 +132,7 @@ def rescore(
         session = Rescoring(evaluation, path, all_outputs=all_outputs, other_run=other_run, **session_options)
         with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
             result = run_in_trio(session.rescore)
+
     outcome, names = result.outcome, list(evaluation.scorers)
     text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
     if other_run is not None:
@@ -139,6 +143,7 @@ def rescore(
     hint = "" if cancel else "; run the same command again"
     text += f"; {result.unscored:,} not scored{hint}" if result.unscored else ""
     echo(text, err=True)
+
     state = outcome.state
     stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")
     finish(

@@ -143,9 +143,11 @@ def show(  # noqa: PLR0917  # the options
     path, trial = run_and_trial(run, trial)
     view = open_run(path, seq)
     problem: JournalError | None = view.problem
+
     matching_trials = list(view.state.trials) if trial is None else _matching_trials(view, trial)
     outcomes = {outcome for outcome, is_shown in (("declined", declined), ("truncated", truncated)) if is_shown}
     is_filtered = bool(failing or errors or outcomes or conditions)
+
     if trial is not None and not matching_trials:
         exit_if_damaged(problem)  # The trial may be after the damage.
         position = "" if seq is None else f" at record {seq:,}"
@@ -153,6 +155,7 @@ def show(  # noqa: PLR0917  # the options
             f"{path} has no trial {trial!r}{position}{suggest(trial, view.state.trials)}",
             hint=f"`evaljournal show {path}` lists its trials",
         )
+
     if definition:
         _print_definition(view, as_json=as_json)
     elif trial is None or is_filtered or len(matching_trials) > 1:
@@ -176,6 +179,7 @@ def show(  # noqa: PLR0917  # the options
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
                 echo("\n".join(_trial_lines(trial_details, view.state, labels, rules, full=steps == "full")))
+
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -267,13 +271,16 @@ def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialVa
     max_width = max(_MIN_TEXT, line_width()) if sys.stdout.isatty() else _MAX_TEXT
     texts = [_texts(state.trials[values.trial], values, max_width) for values in rows]
     has_expected = any(expected is not None for _, expected, _ in texts)
+
     names = [printable(scorer, 24) for scorer in scorers]
     head = ["TRIAL", *names, "OUTPUT", *(["EXPECTED"] if has_expected else []), "INPUT", "STATUS", "ATTEMPTS", "LATENCY"]
+
     cells = [_cells(name, state.trials[name], scorers) for name in trials]
     width = _MAX_TEXT
     if sys.stdout.isatty():
         fixed = [max(map(cell_width, column)) for column in zip(("TRIAL", *names, *head[-3:]), *cells, strict=True)]
         width = max(_MIN_TEXT, (line_width() - sum(fixed) - 2 * (len(head) - 1)) // (len(head) - len(fixed)))
+
     table = [[*head, *(["VERSION"] if has_versions else [])]]
     for name, row, (output, expected, input_text) in zip(trials, cells, texts, strict=True):
         columns = [output, *([expected or "–"] if has_expected else []), input_text]
@@ -312,6 +319,7 @@ def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
     yield f"{printable(state.trials[first.trial].case, _MAX_LINE_LENGTH)}  {plural(len(rows), 'trial')}"
     yield from _value_lines("input", first.input)
     yield from _value_lines("expected", first.expected) if first.expected is not None else ()
+
     variants = len({state.trials[values.trial].variant for values in rows})
     columns = max(1, min(variants if variants > 1 else len(rows), width // _MIN_COLUMN))
     column_width = (width - 2 * (columns - 1)) // columns
@@ -406,11 +414,13 @@ def _trial_lines(
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
     yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {stage_text(trial_details.stage)}{reason}, {attempts}{steps}"
+
     yield from _batch_lines(trial_details.trial, state)
     yield from _answer_lines(trial_details)
     for score in trial_details.scores.values():
         yield from _score_lines(score)
     yield from _label_lines(labels)
+
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _value_lines("output", trial_details.output)
     for name, value in (
@@ -420,12 +430,14 @@ def _trial_lines(
     ):
         if value is not None or name == "input":
             yield from _value_lines(name, value)
+
     if state.sessions.task_versions.count > 1 and (
         version := state.sessions.task_versions.number(state.trials[trial_details.trial])
     ):
         changes = [(session, [change for change in session.adopted if _is_of_task(change)]) for session in sessions]
         adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
         yield from _value_lines("version", f"{version} of {state.sessions.task_versions.count} of the task; {adoptions}")
+
     seconds = {
         "waited": times.queue_time,
         "backoff": times.backoff_time,
@@ -438,12 +450,14 @@ def _trial_lines(
     yield from _value_lines(
         "times", " · ".join([*parts, *(f"{name} {duration(value)}" for name, value in seconds.items() if value)])
     )
+
     request = None
     for attempt in trial_details.attempts:
         session = _session_text(attempt.span.session, sessions)
         new_request = None if attempt.request == request else attempt.request
         yield from _attempt_lines(attempt, session, new_request, rules, full=full)
         request = attempt.request
+
     for call in trial_details.scorer_calls:
         if call.outcome != "succeeded" or call.waits:
             yield from _call_lines(call, _session_text(call.session, sessions))
@@ -475,12 +489,14 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rule
     span = attempt.span
     waits = [f" · {_waited_text(span.queue_time, attempt.waits)}"] if span.queue_time else []
     waits += [f" · backoff {duration(span.backoff_time)}"] if span.backoff_time else []
+
     outcome = as_words(span.outcome) or "in flight"
     detail = f": {printable(attempt.detail)}" if attempt.detail else ""
     reason = f" ({as_words(attempt.reason)}{detail})" if attempt.reason else ""
     worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     needs = f" · {text}" if (text := need_text(attempt.need)) else ""
+
     place, after = f"slot {span.slot}", f" after {duration(span.end - span.start)}{limit}"
     if span.batch:
         place, after = f"batch {span.batch:,}, line {span.line:,}", ""
@@ -489,10 +505,12 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rule
         f"{place}{worker} · {session} · "
         f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''}{''.join(waits)}{needs}"
     )
+
     if new_request is not None:
         yield from _value_lines("  request", new_request)
     comparison = comparison_lines(attempt, rules)
     yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full, comparison=comparison))
+
     if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _value_lines("", f"{attempt.error}: {attempt.message}")
         yield from _value_lines("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()
@@ -500,6 +518,7 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rule
         yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _value_lines("", f"usage {printable(attempt.usage)}")
+
     yield from _note_lines(attempt)
     if attempt.late_outcome:
         yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"

@@ -59,6 +59,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
 
         print_status(read_suite(run.path), as_json=as_json)
         return
+
     view = open_run(run.path)
     if run.variant is not None:
         if key is not None:
@@ -66,6 +67,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
         _print_variant(view, run.variant, as_json=as_json)
         exit_if_damaged(view.problem, quiet=as_json)
         return
+
     if key is not None and not as_json:
         groups = summarize(view.state, groups=groups_by(view, key)).groups
         echo("\n".join(group_lines(groups or {}, key, limit=_MAX_GROUPS)))
@@ -91,6 +93,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
             echo(
                 f"its disk has {plural(free_bytes, 'byte')} free, which may be why it ended; free some space before you resume"
             )
+
     exit_if_damaged(view.problem, quiet=as_json)
 
 

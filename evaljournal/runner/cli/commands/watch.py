@@ -59,6 +59,7 @@ def watch(path: Path, as_json: bool) -> None:
     """
     if is_suite(path):
         watch_suite(read_suite(path), as_json=as_json)
+
     view = _watch_live(path, quiet=as_json) if is_held(path) else open_run(path)
     if as_json:
         print_json(status_json(view))
@@ -69,6 +70,7 @@ def watch(path: Path, as_json: bool) -> None:
         if view.status == "interrupted" and view.state.sessions:
             writer = view.state.sessions[-1]
             echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)
+
     exit_if_damaged(view.problem, quiet=as_json)
     sys.exit(exit_code(view.state, path, stopped=view.state.outcome != "finished"))
 

@@ -81,9 +81,11 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
 
         run_from_steps(path, from_steps, prices=options["prices"], as_json=as_json, **live)
         return
+
     if unused := [name for name, value in live.items() if value]:
         flag = {"reference": "task"}.get(unused[0], unused[0])
         raise UsageError(f"--{flag} has no effect without --from-step")
+
     result = _computed(path, **options)
     if as_json:
         print_json(result)
@@ -110,6 +112,7 @@ def _computed(
         raise UsageError("nothing to change; pass --prices, --model-price, --cache-hit, --batch, --rpm, --tpm or --slots")
     if batch and changes_times:
         raise UsageError("--batch: rate limits and slots do not apply to batches; remove --rpm, --tpm and --slots")
+
     view, repricing = LoadedRun(path), None
     calls = RecordedCalls(view.state)
     if changes_prices:
@@ -124,11 +127,13 @@ def _computed(
     open_intact_run(path, apply=apply, run=view)
     if repricing is not None:
         _check_tokens(path, repricing)
+
     declared, elapsed = None, view.state.elapsed
     own_seconds, seconds = None, None if batch else elapsed
     if changes_times:
         declared = _limits(view, calls, limits)
         own_seconds, seconds = recompute(calls), recompute(calls, limits=declared, slots=slots)
+
     usages = view.state.usage, view.state.usage if repricing is None else repricing.usage
     old, new = (
         {
@@ -170,6 +175,7 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
         raise UsageError(f"{path} was answered from recorded replies, which took no time; pass the run that made the calls")
     if counts["batched"]:
         raise UsageError(f"{path} was sent in batches, whose calls have no recorded seconds; the wall time is not computed")
+
     values = {name: list(amounts) for name, amounts in options.items() if amounts}
     if not values:
         return None
@@ -183,6 +189,7 @@ def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
     old, new, own_seconds = result["recorded"], result["what_if"], result["recomputed_seconds"]
     has_check = own_seconds is not None
     yield ["", "recorded", *(["recomputed"] if has_check else []), "what if", ""]
+
     costs = [("cost", old["cost"], new["cost"])]
     if "judge.cost" in old["usage"]:
         parts = ("  task", "cost"), ("  judges", "judge.cost")
@@ -190,6 +197,7 @@ def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
     for label, old_cost, new_cost in costs:
         old_text = or_dash(old_cost, money)
         yield [label, old_text, *([old_text] if has_check else []), or_dash(new_cost, money), _factor(old_cost, new_cost)]
+
     check = [duration(own_seconds)] if has_check else []
     new_seconds = "up to 24 h" if new["seconds"] is None else duration(new["seconds"])
     yield ["wall time", duration(old["seconds"]), *check, new_seconds, _factor(own_seconds, new["seconds"])]

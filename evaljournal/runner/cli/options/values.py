@@ -32,6 +32,7 @@ def read_file(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 def _variants(tables: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise UsageError("write a table [[variant]] for each variant", path=path)
+
     keys = {key: option for key, option in BY_KEY.items() if is_task_option(option)}
     variants: dict[str, dict[str, Any]] = {}
     for number, table in enumerate(tables, 1):
@@ -160,11 +161,13 @@ def _to_arguments(option: Option, value: Any) -> Any:
             return orjson.dumps(value).decode()
         except TypeError as exc:
             raise click.BadParameter(f"cannot be sent as JSON: {exc}") from exc
+
     if not option.multiple:
         is_switch = option.metavar is None
         if is_switch != isinstance(value, bool) or isinstance(value, list | dict):
             raise click.BadParameter("expected true or false" if is_switch else "expected a single value")
         return value if is_switch else str(value)
+
     items: list[Any] = value if isinstance(value, list) else [value]
     if option.varies and any(isinstance(item, list | dict | bool) for item in items):
         raise click.BadParameter("expected a value, or a list of values")

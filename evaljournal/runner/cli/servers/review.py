@@ -83,6 +83,7 @@ class ReviewServer(TokenServer):
         if headers.get(b"content-type") != b"application/json":
             await connection.reject(415, "expected Content-Type application/json")
             return
+
         fields = _parse_body(await connection.read_body(_MAX_BODY))
         if fields["trial"] not in self._trials:
             raise UsageError(f"{fields['trial']!r:.200} is not in the sample")
@@ -95,6 +96,7 @@ class ReviewServer(TokenServer):
             reviewer=_checked_reviewer(fields["reviewer"]),
             is_blind=self._is_blind,
         )
+
         (label,) = await annotate(self._run, [annotation])
         reply = {"seq": label.seq, "label": None if label.value == "" else _label_text(label.value)}
         await connection.send(200, [_JSON], orjson.dumps(reply))
@@ -103,6 +105,7 @@ class ReviewServer(TokenServer):
         reviewer = _checked_reviewer(reviewer)
         answers = read_review(self._run.path).answers(self._sample)
         texts = {label.trial: (_label_text(label.value), label.note) for label in answers if label.reviewer == reviewer}
+
         sample, choices = self._sample, self._choices
         drawn = f"sample {sample.sample}: {plural(len(self._trials), 'output')} of {sample.population:,}"
         return {
@@ -134,11 +137,13 @@ class ReviewServer(TokenServer):
         """Return the contents of a trial, and its scores unless they are hidden."""
         if not index.isdecimal() or len(index) > _MAX_DIGITS or int(index) >= len(self._trials):
             raise UsageError(f"the sample has no output {index!r:.80}")
+
         trial = self._trials[int(index)]
         state = self._run.state.trials[trial]
         (values,) = read_values(self._run.path, self._run.state.trials, [trial])
         locations = self._run.state.steps.records.get(trial) or ()
         trajectory = read_trajectory(self._run.path, locations, state.attempts, DISK)
+
         reasons = self._run.state.scores.reasons
         scores = [[name, value, reasons.get((trial, name), "")] for name, (_, value) in state.scores.items()]
         return {

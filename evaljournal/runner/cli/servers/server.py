@@ -85,6 +85,7 @@ class FollowedRun:
         self._is_live = await trio.to_thread.run_sync(is_held, path)
         newest_record = await trio.to_thread.run_sync(last_record, path)
         last_seq = 1 if newest_record is None else newest_record.seq
+
         try:
             with reject_invalid_record(path, lambda: self.run.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:

@@ -83,9 +83,11 @@ def resume_suite(
     if reference is not None or names:
         flag = "--task" if reference is not None else f"--{names[0].replace('_', '-')}"
         raise UsageError(f"{flag} applies to a single run, not to a suite; omit it, or pass the path of the run")
+
     suite, changes = read_suite(path), overrides(values)
     if any(is_held(run) for run in suite.runs.values()):
         raise UsageError(f"{path} is running; {command('watch', path)} shows it live")
+
     with user_code():
         command_suite = CommandSuite(suite, options, trust=trust)
         items: dict[str, LoadedEvaluation] = {}
@@ -105,6 +107,7 @@ def resume_suite(
             command_suite.states[entry.name] = state
             if item is not None:
                 items[entry.name] = item
+
         is_shared = _merge_budget(suite, command_suite.states.values(), changes)
         for name, item in items.items():
             state = command_suite.states[name]
@@ -128,6 +131,7 @@ def _load(
         except UsageError:
             if state.started is not None:
                 raise  # Otherwise nothing was recorded in it, and it starts.
+
     if not (trust or suite.is_own):
         reference = printable(entry.reference, 200)
         problem = f"{suite.path} was not started by you on this machine, and names {reference}"
@@ -170,6 +174,7 @@ class CommandSuite:
         self._options = options
         self._paths = paths
         self._trust = trust
+
         self._parts: dict[str, tuple[LoadedEvaluation, dict[str, Any]]] = {}
         self.states: dict[str, RunState] = {}
         """Name → the state of its run; a run that has not started has no record."""
@@ -178,6 +183,7 @@ class CommandSuite:
         self._outcomes: dict[str, Outcome] = {}
         self._live_runs: dict[str, LiveRun] = {}
         """Name → its run, once it has started."""
+
         self._sessions: dict[str, Session] = {}
         self._unprepared = set[str]()
         self._unended = set[str]()
@@ -194,6 +200,7 @@ class CommandSuite:
         if not self._parts:
             echo(f"{self._suite.path}: nothing to resume", err=True)
             return
+
         shares = shared_budget(self.states) if is_shared else {}
         session_options = {name: self._options[name] for name in _SESSION_OPTIONS if name in self._options}
         leaves = False
@@ -207,9 +214,11 @@ class CommandSuite:
             options |= {"observer": partial(self._observe, name), "wait_ready": partial(self._wait_start, name)}
             session = self._sessions[name] = Session(evaluation, run, **options)
             session.on_unresponsive = partial(self._abandon, name)
+
         if self._paths is not None and self._options["leave"] and not leaves:
             raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
         self._unprepared, self._unended = set(self._sessions), set(self._sessions)
+
         with unwrap_exception_groups():
             try:
                 with handle_signals(lambda *_: self._interrupt(), *STOP_SIGNALS):

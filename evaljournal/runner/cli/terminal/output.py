@@ -82,6 +82,7 @@ def restore_streams() -> Generator[None]:
     _command_streams.update(outer_streams or streams)
     for name in ("__stdout__", "__stderr__"):  # If a task closed the real ones, the report would be lost.
         setattr(sys, name, sys.stderr)
+
     try:
         yield
     finally:
