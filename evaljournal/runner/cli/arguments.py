@@ -70,7 +70,6 @@ def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> 
 
 
 def _run_names() -> list[str]:
-    """Return the names of the evaluations under `runs/`, and the paths of their runs."""
     runs = runs_under(RUNS)
     return [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
 

@@ -147,7 +147,6 @@ class _Part:
 
     @property
     def usage(self) -> dict[str, float] | None:
-        """The expected usage of its trials."""
         return _scale(self.estimate.per_trial, self.trials) if self.estimate else None
 
     @property

@@ -166,7 +166,6 @@ def _print_list(run: LoadedRun, own_review: Review, sample: Sample, labels: dict
 
 
 def _example(run: LoadedRun, sample: Sample) -> str:
-    """Return a label that the scorer of a sample could give."""
     scores = (run.state.trials[trial].score(sample.name) for trial in sample.trials if trial in run.state.trials)
     values = (score[1] for score in scores if score is not None)
     return next((label_text(value) for value in values if not isinstance(value, bool)), "yes")

@@ -81,7 +81,6 @@ def difference_of(attempt: AttemptDetails, rules: KeyRules) -> tuple[str, str] |
 
 
 def comparison_lines(attempt: AttemptDetails, rules: KeyRules) -> Iterator[str]:
-    """Yield where an attempt that reuses steps diverged, and what was not compared."""
     omitted = {name: None for step in attempt.steps for name in without_identity(endpoint_of_step(step.name), step.input)[1]}
     texts = [*omitted, *(f"text that matches {pattern.pattern}" for pattern in rules.patterns)]
     if texts:
@@ -334,7 +333,6 @@ def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
 
 
 def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the id, the scores and the output of a trial in lines of at most `width` columns."""
     yield shorten(values.trial, width)
     yield from (shorten(f"{scorer} {_cell(trial, scorer)}", width) for scorer in scorers)
     text = _output_text(trial, value_text(values.output))
@@ -541,7 +539,6 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
 
 
 def _change_lines(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an attempt has changed in its workspace: the files, the diff, and what is missing in them."""
     files, diff = recorded_changes(value)
     if files:
         yield from _value_lines("changes", "\n".join(f"{file['change']} {printable(file['path'])}" for file in files))

@@ -122,7 +122,6 @@ class RunWatcher:
         return self.run.state.t + max(0.0, self._clock.now() - self._record_at)
 
     async def _is_over(self) -> bool:
-        """Return whether the process has ended and all its records are read."""
         now = self._clock.now()
         if self._is_broken:
             return True

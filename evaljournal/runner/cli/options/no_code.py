@@ -106,7 +106,6 @@ class Definition:
 
 
 def is_definition_record(reference: str) -> bool:
-    """Return whether a recorded location is a definition, not a place in a file."""
     return reference.startswith("{")
 
 

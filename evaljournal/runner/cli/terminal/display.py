@@ -166,7 +166,6 @@ def check_variant(view: LoadedRun, variant: str | None) -> None:
 
 
 def groups_by(view: LoadedRun, key: str) -> dict[str, str]:
-    """Return the group of each trial by a key of its metadata."""
     grouping = view.grouping(key)
     if key not in grouping.keys:
         raise UsageError(f"no case of {view.path} has {key!r} in its metadata{suggest(key, grouping.keys)}")
@@ -355,7 +354,6 @@ class ProgressPrinter:
     """
 
     printed_tenth: int | None = None
-    """The tenths of the last line."""
     printed_at: float = 0.0
     """Time of the last line, in the seconds of `t`."""
     err: bool = False
