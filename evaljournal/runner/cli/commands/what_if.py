@@ -75,7 +75,7 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
     live = {name: options.pop(name) for name in ("model", "system", "repeats", "budget", "reference", "trust")}
     from_steps = options.pop("from_steps")
     if from_steps:
-        if any(value for name, value in options.items() if name != "prices"):
+        if options["cache_hit"] is not None or any(value for name, value in options.items() if name != "prices"):
             raise UsageError("--from-step makes calls; pass options that only compute in another command")
         from evaljournal.runner.cli.commands.counterfactual import run_from_steps  # noqa: PLC0415  # it imports what a run needs
 
