@@ -394,16 +394,14 @@ def redraw(screen: "Live", frame: "Group") -> None:
 
     In a terminal that became narrower, the lines of the last frame have wrapped into more rows, which are erased first.
     """
-    from rich.console import Group  # noqa: PLC0415  # slow to import
-    from rich.control import Control  # noqa: PLC0415  # slow to import
-    from rich.segment import ControlType  # noqa: PLC0415  # slow to import
-    from rich.text import Text  # noqa: PLC0415  # slow to import
+    from rich import console, control, segment, text  # noqa: PLC0415  # slow to import
 
     last_frame = screen.get_renderable()
-    lines = [line for line in last_frame.renderables if isinstance(line, Text)] if isinstance(last_frame, Group) else []
-    wrapped_rows = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
+    lines = last_frame.renderables if isinstance(last_frame, console.Group) else []
+    wrapped_rows = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines if isinstance(line, text.Text))
     if wrapped_rows:
-        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * wrapped_rows))
+        erase_row = [(segment.ControlType.ERASE_IN_LINE, 2), (segment.ControlType.CURSOR_UP, 1)]
+        screen.console.control(control.Control(*erase_row * wrapped_rows))
     screen.update(frame, refresh=True)
 
 
