@@ -78,9 +78,11 @@ ADDED: Final = ("import",)
 """Commands of our integrations, which are entry points of the group `evaljournal.commands`. Those of other packages are not in
 the help: it would take three times as long to find them."""
 
+FAILED: Final = 1
 USAGE: Final = 2
 UNFINISHED: Final = 3
 DAMAGED: Final = 4
+UNDECIDED: Final = 5
 BUG: Final = 70
 INTERRUPTED: Final = 130
 """The conventional exit code after SIGINT."""

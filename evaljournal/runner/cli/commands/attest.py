@@ -10,6 +10,7 @@ import click
 
 from evaljournal.replay.claims.statement import Statement
 from evaljournal.replay.text import printable
+from evaljournal.runner.cli import FAILED
 from evaljournal.runner.cli.arguments import find_run, output_option
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.terminal.output import echo
@@ -75,7 +76,7 @@ def attest(
     if not statement.signatures:
         echo("anyone can have written an unsigned statement; sign it with --key ~/.ssh/id_ed25519", err=True)
     if not all(item.get("passed", True) for item in statement.predicate["claims"]):
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 def _plan(reference: str, claims: Sequence[str], evaluator: str, key: Path | None) -> Statement:

@@ -8,6 +8,7 @@ import trio
 from evaljournal.journal.ownership import is_own_run
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
+from evaljournal.runner.cli import FAILED
 from evaljournal.runner.cli.arguments import RunType
 from evaljournal.runner.cli.options.decorators import task_option
 from evaljournal.runner.cli.options.locate import locate_evaluation
@@ -52,4 +53,4 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     if left := cleaning.remaining_workspaces:
         echo(f"{plural(len(left), 'workspace')} could not be removed, such as {left[0]}", err=True)
     if remaining or left:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(FAILED)

@@ -36,6 +36,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply, LoadedRun
 from evaljournal.replay.state.definition import definition_key, substitution
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
+from evaljournal.runner.cli import DAMAGED, FAILED, UNDECIDED, USAGE
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.suites.views import suite_exit_code
@@ -54,12 +55,12 @@ _HISTORY_RUNS: Final = 10
 """Number of newest runs in the directory of the baseline that are searched for unchanged trials."""
 _EXIT_CODES: Final = {
     "passed": 0,
-    "regressed": 1,
-    "too_little_evidence": 5,
+    "regressed": FAILED,
+    "too_little_evidence": UNDECIDED,
     "new": 0,
-    "missing": 1,
-    "not_comparable": 2,
-    "damaged": 4,
+    "missing": FAILED,
+    "not_comparable": USAGE,
+    "damaged": DAMAGED,
 }
 """Verdict → exit code; the last four are verdicts on an evaluation of a suite."""
 RuleT = TypeVar("RuleT", ScoreRule, Limit)

@@ -16,7 +16,7 @@ from evaljournal.replay.render.suite import SuiteRow, larger_budget, suite_panel
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import one_line, printable, quote
-from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
+from evaljournal.runner.cli import BUG, DAMAGED, FAILED, OUTPUT_FAILED, UNDECIDED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.terminal.display import (
     current_time,
     exit_code,
@@ -32,7 +32,7 @@ from evaljournal.runner.errors import command
 from evaljournal.runner.sessions.suite_file import Suite
 from evaljournal.runner.signals import until_signal
 
-EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, 1, 5, 0)
+EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, FAILED, UNDECIDED, 0)
 """The exit code of a suite is the first of these that one of its evaluations has."""
 Details = Mapping[str, tuple[int, list[str]]]
 """Evaluation → its exit code, and why it did not pass."""
@@ -94,7 +94,7 @@ def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
             return next_command_of_run(states[stopped_runs[0]], suite.runs[stopped_runs[0]])
         options = (f" --budget {unit}={limit:.12g}" for unit, limit in limits.items() if stopped_runs)
         return f"evaljournal resume {path}{''.join(options)}"
-    if code == 1 and any(state.failed for state in states.values()):
+    if code == FAILED and any(state.failed for state in states.values()):
         return f"evaljournal resume {path} --retry-failed"
     return f"evaljournal verify {path}" if code == DAMAGED else f"evaljournal report {path} --open"
 

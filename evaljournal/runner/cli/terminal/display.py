@@ -34,7 +34,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record, variant_problem
 from evaljournal.replay.text import columns, printable
-from evaljournal.runner.cli import DAMAGED, OUTPUT_FAILED, UNFINISHED, CommandError
+from evaljournal.runner.cli import DAMAGED, FAILED, OUTPUT_FAILED, UNDECIDED, UNFINISHED, CommandError
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import OutputFailed, command_stream, echo, flush_output, write_data, writing_output
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from evaljournal.replay.review.reviewed import Reviewed
 
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
-
-FAILED: Final = 1
-UNDECIDED: Final = 5
 
 FRAME_INTERVAL: Final = 0.2
 """Seconds between two frames of the live screen."""
