@@ -105,15 +105,12 @@ class CommandSession:
         self, evaluation: AnyEvaluation, reference: str, settings: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
         self._evaluation = evaluation
-        self._as_json: bool = options["json"]
-        self._is_plain = bool(options["plain"])
-        self._is_verbose = bool(options["verbose"])
+        self._options = options
         self._output = run_output(options)
-        self._head_file: Path | None = options["head_file"]
-        check_head_file(self._head_file)
+        check_head_file(options["head_file"])
         self._path = Path()
         self._is_started = False
-        self._options: dict[str, Any] = {
+        self._session_options: dict[str, Any] = {
             **settings,
             "task": reference,
             **{name: options[name] for name in _SESSION_OPTIONS if name in options},
@@ -123,7 +120,7 @@ class CommandSession:
         self._path = path
         try:
             with unwrap_exception_groups():
-                options = {**self._options, "observer": self._observe, "on_unresponsive": self._exit_immediately}
+                options = {**self._session_options, "observer": self._observe, "on_unresponsive": self._exit_immediately}
                 return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
             if not has_started(self._path):
@@ -148,12 +145,12 @@ class CommandSession:
             self._path = next(paths)
             return self._path
 
-        self._options["next_path"] = next_path
+        self._session_options["next_path"] = next_path
         return self.run(next(paths))
 
     async def _observe(self, live_run: LiveRun) -> None:
         self._is_started = True
-        show = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
+        show = self._draw if not self._options["plain"] and supports_screen(sys.stderr) else self._print_lines
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.update, live_run)
             nursery.start_soon(show, live_run)
@@ -167,13 +164,13 @@ class CommandSession:
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
 
         problem = self._output.finish(outcome.path)
-        write_head(self._head_file, outcome.head)
+        write_head(self._options["head_file"], outcome.head)
         finish(
             outcome.state,
             outcome.path,
-            as_json=self._as_json,
+            as_json=self._options["json"],
             output_problem=problem,
-            report=render_report(outcome, verbose=self._is_verbose, width=line_width()),
+            report=render_report(outcome, verbose=self._options["verbose"], width=line_width()),
             stop_reason=outcome.stop_reason,
             detail=outcome.detail or None,
             head=outcome.head,
