@@ -7,19 +7,16 @@ keys that describe a task. All sources are read by the same functions, so that a
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import click
 import orjson
 from click.types import convert_type
 
-from evaljournal.runner.cli.options.table import BY_KEY, OPTIONS, Option, failures, is_task_option, removed_option
+from evaljournal.runner.cli.options.table import BY_KEY, NESTED, OPTIONS, Option, failures, is_task_option, removed_option
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.variants import check_variant_name
 from evaljournal.runner.errors import UsageError, suggest
-
-_TABLES: Final = ("retry", "limits")
-"""Keys with a dot are written as tables: `[retry]`."""
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -115,8 +112,8 @@ def parse_values(
 
 def flat_table(table: Mapping[str, Any], path: Path | None = None) -> dict[str, Any]:
     """Return the table with the keys of `[retry]` and `[limits]` as `retry.errors`; a limit of one model is `MODEL=AMOUNT`."""
-    values = {key: value for key, value in table.items() if key not in _TABLES}
-    for prefix in _TABLES:
+    values = {key: value for key, value in table.items() if key not in NESTED}
+    for prefix in NESTED:
         items = table.get(prefix, {})
         if not isinstance(items, dict):
             raise UsageError(f"write {prefix} as a table [{prefix}]", path=path, line=_line(path, prefix))
