@@ -247,14 +247,7 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, fail
     state = view.state
     rows = read_values(view.path, state.trials, names)
     if as_json:
-        entries = [
-            {
-                **_entry(state.trials[values.trial], values),
-                "task_version": state.sessions.task_versions.number(state.trials[values.trial]),
-            }
-            for values in rows
-        ]
-        _print_json(view.path, view.problem, trials=entries)
+        _print_json(view.path, view.problem, trials=[_entry(state, values) for values in rows])
     elif not names:
         can_fail = not state.scores or any(tally.booleans for tally in state.scores.values())
         note = "; no score of this run passes or fails, list all: evaljournal show" if failing and not can_fail else ""
@@ -342,7 +335,8 @@ def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str]
         yield f"… {plural(len(lines) - _MAX_LINES, 'more line')}"
 
 
-def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
+def _entry(state: RunState, values: TrialValues) -> dict[str, Any]:
+    trial = state.trials[values.trial]
     return {
         "trial": values.trial,
         "case": trial.case,
@@ -361,6 +355,7 @@ def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
         "excluded": trial.is_excluded,
         "scores": {scorer: value for scorer, (_, value) in trial.scores.items()},
         "unscored": trial.unscored,
+        "task_version": state.sessions.task_versions.number(trial),
     }
 
 
