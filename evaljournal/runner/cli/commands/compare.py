@@ -194,8 +194,7 @@ def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None
         for name, row in rows.items()
     }
     table = compare_all(sides, None if baseline is None else _baseline(rows, baseline))
-    overlaps = [row.overlap for row in table.rows if row.overlap is not None]
-    if not any(overlap.common for overlap in overlaps):
+    if not any(row.overlap is not None and row.overlap.common for row in table.rows):
         raise NothingInCommon(f"no row has a trial in common with {table.baseline}")
     return table
 

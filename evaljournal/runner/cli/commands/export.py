@@ -91,8 +91,7 @@ def export(
     target = None if target == Path("-") else target
     summary_file = _summary_file(target) if summary else None
 
-    path = run.path
-    source, baseline_source = Source(path), None if baseline is None else Source(baseline.path)
+    source, baseline_source = Source(run.path), None if baseline is None else Source(baseline.path)
     if baseline is not None and baseline_source is not None:
         format_ = _add_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
     if isinstance(format_, File) and format_.write_variants is not None and source.state.variants:
@@ -112,7 +111,7 @@ def export(
         raise problem from exc  # Report the damage, not its consequence.
 
     if target is not None or summary_file is not None:
-        echo(f"exported {path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
+        echo(f"exported {run.path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem or (baseline_source.problem if baseline_source is not None else None))
     warn_unconfirmed(source.run.unfinished)
 

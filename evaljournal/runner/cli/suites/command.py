@@ -308,8 +308,13 @@ class CommandSuite:
             state = live_run.state if live_run is not None else state
             text = "" if error is None else f"ended early: {one_line(_message(error))}"
             return SuiteRow(name=name, state=state if state and state.started else None, error=text)
-        state, now, stop_status = live_run.state, live_run.now(), live_run.stop_status()
-        return SuiteRow(name=name, state=state, now=now, total=live_run.total, stop_status=stop_status)
+        return SuiteRow(
+            name=name,
+            state=live_run.state,
+            now=live_run.now(),
+            total=live_run.total,
+            stop_status=live_run.stop_status(),
+        )
 
     async def _show(self) -> None:
         await self._start_event.wait()
