@@ -43,8 +43,10 @@ def write_review(run: Path, events: Iterable[Event]) -> None:
     write_sync(run / "review", [start, *events], confirm=False, run="2" * 32)
 
 
-def write_run(path: Path, scores: Sequence[Any], *, variant: str = "", repeats: int = 1, output: str = "") -> list[str]:
-    """Write a run with these scores of a judge, `repeats` of them per case; return the names of its trials."""
+def write_run(
+    path: Path, scores: Sequence[Any], *, variant: str = "", repeats: int = 1, output: str = "", gates: Sequence[str] = ()
+) -> list[str]:
+    """Write a run with these scores of a judge, `repeats` of them per case, and gates; return the names of its trials."""
     trials = [(f"c{index // repeats}", index % repeats + 1, score) for index, score in enumerate(scores)]
     events = [
         event
@@ -52,18 +54,22 @@ def write_run(path: Path, scores: Sequence[Any], *, variant: str = "", repeats: 
         for event in answered(case, {"judge": score}, repeat=repeat, variant=variant, output=output or f"out {case} {repeat}")
     ]
     start = evolve_fact(started(), scorers={"judge": "v1"})
+    if gates:
+        start = evolve_fact(start, settings={**start.settings, "fail_under": list(gates)})
     write_sync(path, [start, session(), *events, finished(len(trials))], confirm=False, run=RUN)
     return [name_of(case, repeat, variant) for case, repeat, _ in trials]
 
 
-def write_reviewed_run(path: Path, table: Sequence[int], unlabeled: tuple[int, int] = (300, 100), **sample: Any) -> list[str]:
+def write_reviewed_run(
+    path: Path, table: Sequence[int], unlabeled: tuple[int, int] = (300, 100), *, gates: Sequence[str] = (), **sample: Any
+) -> list[str]:
     """Write a run of which a uniform sample has labels.
 
     `table` has the numbers of true passes, false fails, false passes and true fails; `unlabeled` those of passes and fails of
     the judge without a label. Return the names of the trials with a label.
     """
     pairs = [pair for pair, count in zip([(1, 1), (0, 1), (1, 0), (0, 0)], table, strict=True) for _ in range(count)]
-    names = write_run(path, [bool(judge) for judge, _ in pairs] + [True] * unlabeled[0] + [False] * unlabeled[1])
+    names = write_run(path, [bool(judge) for judge, _ in pairs] + [True] * unlabeled[0] + [False] * unlabeled[1], gates=gates)
     labeled = names[: len(pairs)]
     labels = [
         annotation(trial, bool(label), output=f"out {trial} 1", sample=1)

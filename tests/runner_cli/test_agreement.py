@@ -142,6 +142,16 @@ def test_gates(run: Path, gate: str, code: int, text: str) -> None:
     assert (text in resumed.stderr) == bool(code)
 
 
+@pytest.mark.parametrize(
+    ("gate", "code"), [("corrected:judge>=0.6", 0), ("corrected:judge>=0.65", 1), ("corrected:judge>=0.6@lower", 5)]
+)
+def test_a_recorded_gate_of_a_watched_run(tmp_path: Path, gate: str, code: int) -> None:
+    """`watch` checks the gates of a run on its review, too."""
+    write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (140, 60), gates=[gate])
+
+    assert code == evaljournal("watch", tmp_path / "run").exit_code
+
+
 @pytest.mark.parametrize("gate", ["corrected:judge>=0.1", "corrected:judge>=0.1@lower", "agreement:judge>=0.1"])
 def test_undecided_gates(tmp_path: Path, gate: str) -> None:
     """Without labels, without a sample, or with fewer than 30 labels of one, a gate on the review is undecided."""

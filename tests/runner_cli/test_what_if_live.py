@@ -304,6 +304,7 @@ def test_trials_without_an_output_do_not_go_live(provider: list[dict[str, Any]])
         (["--from-step", "2", "--model", "anthropic:claude-haiku-5-5"], "cannot be sent to anthropic:claude-haiku-5-5"),
         (["--from-step", "2", "--system", "missing.txt"], "cannot read the system prompt"),
         (["--from-step", "2", "--rpm", "5"], "pass options that only compute in another command"),
+        (["--from-step", "2", "--cache-hit", "0"], "pass options that only compute in another command"),
         (["--model", "small"], "--model has no effect without --from-step"),
     ],
 )

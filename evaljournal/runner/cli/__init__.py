@@ -78,9 +78,11 @@ ADDED: Final = ("import",)
 """Commands of our integrations, which are entry points of the group `evaljournal.commands`. Those of other packages are not in
 the help: it would take three times as long to find them."""
 
+FAILED: Final = 1
 USAGE: Final = 2
 UNFINISHED: Final = 3
 DAMAGED: Final = 4
+UNDECIDED: Final = 5
 BUG: Final = 70
 INTERRUPTED: Final = 130
 """The conventional exit code after SIGINT."""
@@ -89,8 +91,6 @@ OUTPUT_FAILED: Final = 141
 
 
 class CommandError(click.ClickException):
-    """An error that ends the command with an exit code."""
-
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code  # type: ignore[misc]  # click's own is a class variable
@@ -109,8 +109,6 @@ def added_command(name: str) -> click.Command | None:
 
 
 class _Commands(click.Group):
-    """The commands; each is imported when it is used."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 

@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from evaljournal.journal.disk import segments
-from evaljournal.replay.runs.loaded_run import split_variant
+from evaljournal.replay.runs.loaded_run import load, split_variant
 from evaljournal.runner.errors import UsageError, suggest
 from evaljournal.runner.runs.paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.sessions.suite_file import find_suite, newest_suite, read_suite
@@ -48,6 +48,7 @@ def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> 
         if (run := _newest_in(RUNS)) is None:
             raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
         return run
+
     path = Path(argument)
     if segments.is_review(path) and not or_review:
         raise UsageError(
@@ -58,13 +59,19 @@ def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> 
     for directory in (path, RUNS / path):
         if directory.is_dir() and (run := _newest_in(directory)) is not None:
             return run
+
     if path.exists():
         return path  # Reading it reports what is wrong.
+
     name, variant = split_variant(str(path))
     if variant is not None and segments.is_run(Path(name)):
         raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
-    names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
-    raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
+    raise UsageError(f"{path} does not exist{suggest(str(path), _run_names()) or '; `evaljournal ls` lists the runs'}")
+
+
+def _run_names() -> list[str]:
+    runs = runs_under(RUNS)
+    return [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
 
 
 class RunReference(NamedTuple):
@@ -96,27 +103,25 @@ def _find_suite_or_reference(argument: str | None = None) -> RunReference:
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A run on the command line, as `find` finds it."""
-
     name = "run"
 
     def __init__(self, find: Callable[[str], Any] = find_run) -> None:
         self._find = find
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the argument names."""
         return self._find(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete evaluations and runs under `runs/`, otherwise directories."""
-        runs = runs_under(RUNS)
-        names = [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
-        items = [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
+        items = [CompletionItem(name) for name in _run_names() if name.startswith(incomplete) and name.isprintable()]
         return items or [CompletionItem(incomplete, type="dir")]
 
 
 def _run_argument(name: str, find: Callable[..., Any]) -> Callable[[F], F]:
-    """Return an optional argument. The default is found in a callback, whose errors do not end the completion of a shell."""
+    """Return an optional argument, by default the newest.
+
+    It is found in a callback, whose errors do not end the completion of a shell.
+    """
 
     def find_default(_: click.Context, __: click.Parameter, value: Any) -> Any:
         return find() if value is None else value
@@ -125,13 +130,9 @@ def _run_argument(name: str, find: Callable[..., Any]) -> Callable[[F], F]:
 
 
 run_argument = _run_argument("path", find_run)
-"""The run that a command is about; the newest if omitted."""
 suite_argument = _run_argument("path", _find_suite_or_run)
-"""The suite or run that a command is about; the newest if omitted."""
 suite_or_reference_argument = _run_argument("run", _find_suite_or_reference)
-"""The suite, run or variant that a command is about; the newest suite or run if omitted."""
 reference_argument = _run_argument("run", find_reference)
-"""The run that a command is about, or one variant of it; the newest run if omitted."""
 
 
 def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]:
@@ -156,8 +157,6 @@ def run_and_trial(run: str | None, trial: str | None, *, or_review: bool = False
 
 
 class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """The name of a trial, completed from the journal of the run."""
-
     name = "trial"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -171,8 +170,6 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the ne
 
 
 def _trial_names(run: str | None) -> list[str]:
-    from evaljournal.replay.runs.loaded_run import load  # noqa: PLC0415  # only shell completion needs it
-
     try:
         path = find_run(run)
         if sum(file.lstat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:

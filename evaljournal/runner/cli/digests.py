@@ -40,8 +40,6 @@ _TAIL_BYTES: Final = 64
 
 
 class DigestCache:
-    """The digests of runs."""
-
     def __init__(self) -> None:
         self._directory = _directory()
         self._version = installed_version()
@@ -67,6 +65,7 @@ class DigestCache:
         with contextlib.suppress(OSError, ValueError):
             if key:
                 return _read_entry(self._entry_file(path), key, with_cases=with_cases)
+
         try:
             if not with_cases and (counts := _counts_of_large_run(path)) is not None:
                 return counts, []
@@ -74,6 +73,7 @@ class DigestCache:
             result = digest(view)
         except (JournalError, OSError) as exc:  # The other runs are still listed.
             return RunDigest(status="unreadable", outcome=str(exc)), []
+
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
                 lines = to_json(*result)
@@ -109,6 +109,7 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
     finish = run_finish(path) if size > _MAX_READ_BYTES else None
     if finish is None:
         return None
+
     run_started, started_at = run_start(path) or (None, None)
     return RunDigest(
         status="finished",

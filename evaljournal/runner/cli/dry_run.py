@@ -46,7 +46,6 @@ class _UsageEstimate:
     """The average usage of a task or a judge in an earlier run."""
 
     path: Path
-    """The earlier run."""
     per_trial: dict[str, float]
     """Usage of a trial, retries included."""
     per_call: dict[str, float]
@@ -110,7 +109,6 @@ class _EarlierRuns:
 
 
 def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
-    """Return usage multiplied by a factor."""
     return {name: factor * value for name, value in usage.items()}
 
 
@@ -145,12 +143,10 @@ class _Part:
 
     @property
     def label(self) -> str:
-        """Its name and model."""
         return self.name if self.model in {None, self.name} else f"{self.name} ({self.model})"
 
     @property
     def usage(self) -> dict[str, float] | None:
-        """The expected usage of its trials."""
         return _scale(self.estimate.per_trial, self.trials) if self.estimate else None
 
     @property
@@ -162,14 +158,14 @@ class _Part:
 def print_dry_run(
     selection: SelectedTrials, reference: str, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
 ) -> None:
-    """Print what would be run."""
     cases, shards = selection.trials.cases, shard.count if shard else 1
     evaluation, variants = selection.evaluation, selection.evaluation.variants
-    trials_per_case = settings.repeats * max(1, len(variants))
     slots = settings.slots or min(default_slots(task, shards) for task in evaluation.tasks.values())
+
+    trials_per_case = settings.repeats * max(1, len(variants))
     trials = None if cases is None else cases * trials_per_case
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
-    retry = settings.retry
+
     earlier_runs = _EarlierRuns(evaluation.name, is_batched=settings.batch)
     parts = list(_parts(selection, settings, earlier_runs))
     # If the number of cases is unknown, the calls are those of one trial, which has one variant.
@@ -177,11 +173,14 @@ def print_dry_run(
     factor = 1 if trials is not None or max_trials is None else max_trials
     min_calls = sum(part.calls for part in counted_parts)
     max_calls = factor * sum(part.calls * part.max_attempts for part in counted_parts)
+
     usage, max_usage = _sum(part.usage for part in counted_parts), _sum(part.max_usage for part in counted_parts)
     max_costs = [part.max_cost for part in parts if part.max_cost is not None]
     max_cost = sum(max_costs) if len(max_costs) == len(parts) else None
+
     first_request = _first_request(selection)
     batches = _batches(selection, counted_parts) if settings.batch and trials is not None else None
+
     if as_json:
         print_json(
             {
@@ -210,6 +209,7 @@ def print_dry_run(
             }
         )
         return
+
     location = "" if reference.startswith("{") else f" ({reference})"  # JSON is the definition of a run without code.
     echo(f"{evaluation.name}{location} would run in {path}; nothing was written")
     if shard:
@@ -219,13 +219,16 @@ def print_dry_run(
     if variants or len(parts) > 1:
         for line in _part_lines(parts):
             echo(f"    {line}")
+
     calls = f"at least {min_calls:,}{_calls_by_part(counted_parts)}, at most {plural(max_calls, 'call')}"
     calls += " for each trial" if max_trials is None else ""
     causes = "rate limits and outages" if settings.workers is None else "rate limits, outages and ends of workers"
     echo(f"  {calls}, plus retries after {causes}")
+    retry = settings.retry
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
+
     for line in _setting_lines(selection, settings, slots, shards):
         echo(f"  {line}")
     if batches is not None:
@@ -234,6 +237,7 @@ def print_dry_run(
         target = f" to {printable(first_request['address'], 500)}" if first_request["address"] else ""
         request = printable(as_text(first_request["request"]), _MAX_REQUEST)
         echo(f"  first request ({printable(first_request['case'])}){target}: {request}")
+
     if usage is not None and max_usage is not None:
         echo(f"  expected {'per trial' if trials is None else 'in total'}: {_usage_text(usage, max_usage, parts)}")
     elif max_cost is not None:
@@ -251,6 +255,7 @@ def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _Earlier
     for name, (calls, max_cost) in _calls_and_costs(evaluation.tasks, trials, count, tier).items():
         model = models.for_variant(name).model or None
         yield _Part(name or "task", model, count, calls, attempts, earlier_runs.task_usage(name, model), max_cost)
+
     judge_count = count if trials.cases is None else count * max(1, len(evaluation.variants))
     for name, scorer in evaluation.scorers.items():
         model = getattr(getattr(scorer.function, "chat", None), "model", None)
@@ -328,7 +333,6 @@ def _usage_text(usage: Mapping[str, float], max_usage: Mapping[str, float], part
 
 
 def _calls_by_part(parts: Sequence[_Part]) -> str:
-    """Return how many of the calls are those of the task and of each judge, if there are judges."""
     judges = [f"{part.calls:,} of {printable(part.name, 24)}" for part in parts if part.is_judge]
     task_calls = sum(part.calls for part in parts if not part.is_judge)
     return f" ({', '.join([f'{task_calls:,} of the task', *judges])})" if judges else ""
@@ -345,7 +349,6 @@ def _sum(usages: Iterable[dict[str, float] | None]) -> dict[str, float] | None:
 
 
 def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
-    """Return why the usage is unknown."""
     directory = printable(str(earlier_runs.directory))
     if not earlier_runs.paths:
         return f"no earlier run in {directory}"
@@ -357,7 +360,6 @@ def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
 
 
 def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, shards: int) -> Iterator[str]:
-    """Yield the limits, the scorers, the gates and when the run stops."""
     timeout = "none" if settings.timeout is None else duration(settings.timeout)
     scope = f"{_slot_scope(selection.keys)}{_more_slots(selection, settings)}"
     yield f"at most {plural(slots, 'slot')}{scope} ({settings.policy}), timeout {timeout}"
@@ -366,6 +368,7 @@ def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, sh
         yield f"rate limits: at most {printable(declared, 1_000)}{division}"
     if ignores_headers(settings.limits):
         yield "rate limits in the headers of replies are ignored"
+
     yield f"scorers: {', '.join(selection.evaluation.scorers) or 'none'}"
     if settings.fail_under:
         yield f"gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass"
@@ -383,7 +386,6 @@ def _more_slots(selection: SelectedTrials, settings: Settings) -> str:
 
 
 def _slot_scope(keys: TaskKeys) -> str:
-    """Return the scope of the slots, if there are several rate-limit keys."""
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
     return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.has_several else ""

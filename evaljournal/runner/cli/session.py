@@ -8,9 +8,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 
@@ -24,10 +24,10 @@ from evaljournal.runner.cli.terminal.display import (
     FRAME_INTERVAL,
     ProgressPrinter,
     finish,
+    live_screen,
     progress_tenths,
     redraw,
     supports_screen,
-    terminal,
 )
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.user_code import exit_immediately
@@ -41,6 +41,9 @@ from evaljournal.runner.sessions.api import run as run_evaluation
 from evaljournal.runner.sessions.options import LiveRun
 from evaljournal.runner.sessions.outputs import Outputs, RunOutput, output_from_text
 from evaljournal.runner.sessions.session import Outcome, render_report
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
 
 _HEAD: Final = re.compile(rb"[0-9a-f]{32}\s*")
 _MAX_BYTES: Final = 64
@@ -98,32 +101,26 @@ def run_output(options: Mapping[str, Any]) -> RunOutput:
 
 
 class CommandSession:
-    """A session of a run, started by a command."""
-
     def __init__(
         self, evaluation: AnyEvaluation, reference: str, settings: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
         self._evaluation = evaluation
-        self._as_json: bool = options["json"]
-        self._is_plain = bool(options["plain"])
-        self._is_verbose = bool(options["verbose"])
+        self._options = options
         self._output = run_output(options)
-        self._head_file: Path | None = options["head_file"]
-        check_head_file(self._head_file)
+        check_head_file(options["head_file"])
         self._path = Path()
         self._is_started = False
-        self._options: dict[str, Any] = {
+        self._session_options: dict[str, Any] = {
             **settings,
             "task": reference,
             **{name: options[name] for name in _SESSION_OPTIONS if name in options},
         }
 
     def run(self, path: Path) -> Outcome:
-        """Run at this path."""
         self._path = path
         try:
             with unwrap_exception_groups():
-                options = {**self._options, "observer": self._observe, "on_unresponsive": self._exit_immediately}
+                options = {**self._session_options, "observer": self._observe, "on_unresponsive": self._exit_immediately}
                 return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
             if not has_started(self._path):
@@ -148,13 +145,12 @@ class CommandSession:
             self._path = next(paths)
             return self._path
 
-        self._options["next_path"] = next_path
+        self._session_options["next_path"] = next_path
         return self.run(next(paths))
 
     async def _observe(self, live_run: LiveRun) -> None:
-        """Show the run, and keep the output of `--export` up to date."""
         self._is_started = True
-        show = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
+        show = self._draw if not self._options["plain"] and supports_screen(sys.stderr) else self._print_lines
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.update, live_run)
             nursery.start_soon(show, live_run)
@@ -163,42 +159,37 @@ class CommandSession:
         exit_immediately(lambda: self.finish(outcome))
 
     def finish(self, outcome: Outcome) -> NoReturn:
-        """Print the summary and exit."""
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
+
         problem = self._output.finish(outcome.path)
-        write_head(self._head_file, outcome.head)
+        write_head(self._options["head_file"], outcome.head)
         finish(
             outcome.state,
             outcome.path,
-            as_json=self._as_json,
+            as_json=self._options["json"],
             output_problem=problem,
-            report=render_report(outcome, verbose=self._is_verbose, width=line_width()),
+            report=render_report(outcome, verbose=self._options["verbose"], width=line_width()),
             stop_reason=outcome.stop_reason,
             detail=outcome.detail or None,
             head=outcome.head,
         )
 
     async def _draw(self, live_run: LiveRun) -> None:
-        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
-
-        console = terminal(stderr=True)
         for line in _setting_change_lines(live_run):
             echo(line, err=True)
-        with Screen(console=console, auto_refresh=False, transient=True) as screen:
-            while True:
-                frame = panel(
-                    live_run.state,
-                    now=live_run.now(),
-                    durable=live_run.journal.durable_seq,
-                    total=live_run.total,
-                    width=console.width,
-                    title=str(self._path),
-                    stop_status=live_run.stop_status(),
-                )
-                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
-                await trio.sleep(FRAME_INTERVAL)
+        await draw(
+            lambda console: panel(
+                live_run.state,
+                now=live_run.now(),
+                durable=live_run.journal.durable_seq,
+                total=live_run.total,
+                width=console.width,
+                title=str(self._path),
+                stop_status=live_run.stop_status(),
+            )
+        )
 
     async def _print_lines(self, live_run: LiveRun) -> None:
         printer = ProgressPrinter(progress_tenths(live_run.state, live_run.total), live_run.now(), err=True)
@@ -206,6 +197,7 @@ class CommandSession:
         echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
         for line in _setting_change_lines(live_run):
             echo(line, err=True)
+
         while True:
             await trio.sleep(FRAME_INTERVAL)
             stop_status = live_run.stop_status()
@@ -218,8 +210,16 @@ class CommandSession:
             printer.update(live_run.state, now=live_run.now(), total=live_run.total)
 
 
+async def draw(render: "Callable[[Console], Group]") -> None:
+    """Draw the live screen on standard error until cancelled; `render` returns a frame for the size of the terminal."""
+    with live_screen(stderr=True) as screen:
+        while True:
+            frame = render(screen.console)
+            await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
+            await trio.sleep(FRAME_INTERVAL)
+
+
 def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:
-    """Yield a line for each setting that differs from that of the previous session."""
     for name, (old_value, value) in live_run.changed_settings.items():
         changes = [(name, old_value, value)]
         if isinstance(old_value, dict) and isinstance(value, dict):

@@ -48,8 +48,10 @@ def agreement(run: RunReference, question: str | None, show_all: bool, as_json: 
         )
     if question is not None and question not in names:
         raise UsageError(f"{run.path} has no labels of {question!r}{suggest(question, names)}")
+
     side = Side(view.state, variant=run.variant)
     results = [measure_agreement(reviewed, side, name) for name in names if question in {None, name}]
+
     if as_json:
         print_json([view_json(result) for result in results])
     else:

@@ -22,7 +22,6 @@ from evaljournal.runner.review.journal import annotate as record_labels
 
 
 def reviewer_name(_: click.Context, __: click.Parameter, value: str | None) -> str:
-    """Return the reviewer's name; the default is the name of the user."""
     if value is None:
         try:
             value = getpass.getuser()
@@ -79,14 +78,17 @@ def annotate(
         values = [parse_label(run, label) for label in labels]
         annotations = [Annotation(name=name, value=value, **fields) for name, value in values]
         check_contradictions(annotations, [repr(label) for label in labels])
+
     notes = dict.fromkeys(check_name(run, review, annotation.name) for annotation in annotations)
     recorded = trio.run(partial(record_labels, run, annotations, is_import=file is not None))
+
     last_seq = review.history[-1].seq if review.history else 0
     new_labels = [label for label in recorded if label.seq > last_seq]
     withdrawn = sum(label.value == "" for label in new_labels)
     parts = [f"{plural(len(new_labels) - withdrawn, 'label')} recorded"] if len(new_labels) > withdrawn or not withdrawn else []
     parts += [f"{plural(withdrawn, 'label')} withdrawn"] if withdrawn else []
     echo(f"{path}: {', '.join(parts)}, {len(recorded) - len(new_labels):,} already recorded")
+
     chosen = sum(not label.sample and label.value != "" for label in new_labels)
     if chosen:
         notes[f"{plural(chosen, 'label')} of outputs that are in no sample: not used to correct a score"] = None

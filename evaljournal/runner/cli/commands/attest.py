@@ -10,6 +10,7 @@ import click
 
 from evaljournal.replay.claims.statement import Statement
 from evaljournal.replay.text import printable
+from evaljournal.runner.cli import FAILED
 from evaljournal.runner.cli.arguments import find_run, output_option
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.terminal.output import echo
@@ -59,6 +60,7 @@ def attest(
         raise UsageError(f"--evaluator {evaluator!r:.100} is not a URI, such as https://example.org")
     if target is not None:
         check_target(target, directory=False, force=False)
+
     if is_plan:
         statement, file = _plan(reference or "", claims, evaluator, key), None
     else:
@@ -67,13 +69,14 @@ def attest(
         file = keep_statement(run, statement)
     if target is not None:
         write_statement(statement, target)
+
     for text in (*statement.claim_texts, *statement.commitment_texts):
         echo(printable(text, 200))
     echo(f"statement {target or file}")
     if not statement.signatures:
         echo("anyone can have written an unsigned statement; sign it with --key ~/.ssh/id_ed25519", err=True)
     if not all(item.get("passed", True) for item in statement.predicate["claims"]):
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 def _plan(reference: str, claims: Sequence[str], evaluator: str, key: Path | None) -> Statement:

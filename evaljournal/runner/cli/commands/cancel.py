@@ -1,6 +1,7 @@
 """The command `evaljournal cancel`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -8,7 +9,7 @@ from evaljournal.replay import RunState
 from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.text import money, plural
 from evaljournal.runner.cli.arguments import RunType
-from evaljournal.runner.cli.options.decorators import grouped_option, trust_option
+from evaljournal.runner.cli.options.decorators import task_option, trust_option
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.session import CommandSession
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run
@@ -18,7 +19,7 @@ from evaljournal.runner.cli.terminal.user_code import user_code
 
 @click.command()
 @click.argument("run", type=RunType())
-@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Resume")
 @trust_option("Resume")
 def cancel(run: Path, reference: str | None, trust: bool) -> None:
     """Cancel the open batches of a run.
@@ -35,15 +36,21 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
     if not (numbers := list(view.state.batches.lines.open)):
         echo(f"{run} has no open batches", err=True)
         return
-    options = dict.fromkeys(("json", "verbose", "export", "otlp", "otlp_content", "head_file")) | {
+
+    state = RunState()
+    options: dict[str, Any] = {
+        **dict.fromkeys(("json", "verbose", "export", "otlp", "otlp_content", "head_file")),
         "plain": True,
         "resume": True,
+        "cancel_batches": True,
+        "trust": trust or reference is not None,
+        "state": state,
     }
-    options |= {"cancel_batches": True, "trust": trust or reference is not None, "state": (state := RunState())}
     with user_code():
         evaluation, reference = locate_evaluation(run, reference, verb="cancel", trust=trust, state=state)
         session = CommandSession(evaluation, reference, {}, options)
         outcome = session.run(run)
+
     state = outcome.state
     if state.batches.lines.open:
         session.finish(outcome)

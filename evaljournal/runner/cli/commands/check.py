@@ -53,6 +53,7 @@ def check(
         lines.extend(_lines(file, journal, keys, expected, plan))
     except InvalidClaim as exc:
         lines.append(Line("file", "failed", str(exc)))
+
     is_ok = all(line.status != "failed" for line in lines)
     if as_json:
         print_json({"path": str(file), "ok": is_ok, "lines": [line._asdict() for line in lines]})
@@ -71,11 +72,13 @@ def _lines(
     name = f"SHA-256 {sha256(statement.payload).hexdigest()}"
     if not statement.is_plan:
         name += f", root {statement.own['tree']['root']} of {statement.own['tree']['size']:,} trials"
+
     if expected is None:  # It is named in any case.
         yield Line("statement", "unchecked", f"{name}: if you were given one before, pass it with --statement")
     else:
         is_equal = statement.payload == read_statement(expected).payload
         yield Line.comparing("statement", is_equal, "that of --statement", f"{name}: ")
+
     yield from check_signatures(statement, keys)
     if statement.is_plan:
         yield from (Line("claim", "unchecked", f"{claim}: planned") for claim in statement.claims)
@@ -84,11 +87,13 @@ def _lines(
         yield from check_plan(statement, plan)
     elif "preRegistration" in statement.predicate:
         yield Line("plan", "unchecked", "the statement refers to a plan; pass it with --plan")
+
     recorded = None
     if journal is None:
         yield Line("journal", "unchecked", "chain and audit: pass --journal")
     else:
         recorded = yield from check_journal(journal, statement, plan)
+
     with file.open("rb") as stream:
         if stream.read(len(BUNDLE)) == BUNDLE:
             stream.seek(0)

@@ -8,8 +8,9 @@ import trio
 from evaljournal.journal.ownership import is_own_run
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
+from evaljournal.runner.cli import FAILED
 from evaljournal.runner.cli.arguments import RunType
-from evaljournal.runner.cli.options.decorators import grouped_option
+from evaljournal.runner.cli.options.decorators import task_option
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.output import echo
@@ -20,7 +21,7 @@ from evaljournal.runner.sessions.rescore import Cleaning
 
 @click.command()
 @click.argument("run", type=RunType())
-@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Resume")
 @click.option("--kept", is_flag=True, help="Also remove the workspaces that the run keeps, such as those of failing trials.")
 def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     """Remove what a killed run has not torn down: programs, set-ups and workspaces.
@@ -35,6 +36,7 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     """
     view = open_run(run)
     exit_if_damaged(view.problem)
+
     with user_code(), unwrap_exception_groups():
         if not is_own_run(run):
             raise UsageError(f"{run} has sessions of another user or machine; clean it there")
@@ -42,6 +44,7 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
         evaluation, _ = locate_evaluation(run, reference, verb="clean", state=RunState())
         cleaning = Cleaning(evaluation, run, removes_kept=kept)
         state = trio.run(cleaning.run).state
+
     remaining = len(state.set_ups.open)
     removed = plural(cleaning.removed_workspaces, "workspace")
     echo(f"{run}: {plural(before - remaining, 'set-up')} torn down, {removed} removed", err=True)
@@ -50,4 +53,4 @@ def clean(run: Path, reference: str | None, *, kept: bool) -> None:
     if left := cleaning.remaining_workspaces:
         echo(f"{plural(len(left), 'workspace')} could not be removed, such as {left[0]}", err=True)
     if remaining or left:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(FAILED)

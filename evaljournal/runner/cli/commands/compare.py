@@ -76,11 +76,14 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     if len(references) == 2 and baseline is None:  # noqa: PLR2004 - two runs
         _compare_two(*references, key, show_all=show_all, as_json=as_json)
         return
+
     if key is not None or show_all:
         raise UsageError("--by and --all require exactly two runs, without --baseline")
+
     views = {reference.path: open_run(reference.path) for reference in references}
     rows = _rows(references, views)
     table = _table(rows, views, baseline)
+
     if as_json:
         print_json(_table_json(table, rows, views))
     else:
@@ -89,6 +92,7 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
             echo(line)
         for ranking in rankings(view.state for view in views.values()):
             echo("\n".join(["", *ranking_lines(ranking)]))
+
     for view in views.values():
         exit_if_damaged(view.problem, quiet=as_json)
 
@@ -110,10 +114,12 @@ def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all:
         for view in (run_a, run_b):
             exit_if_damaged(view.problem, quiet=as_json)
         raise
+
     pairwise = {
         "pairwise_a": _pairwise(run_a, a.variant, b.path),
         "pairwise_b": _pairwise(run_b, b.variant, a.path),
     }
+
     if as_json:
         references = {"a": str(a.path), "b": str(b.path), "variant_a": a.variant, "variant_b": b.variant}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in (("a", run_a), ("b", run_b))}
@@ -130,6 +136,7 @@ def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all:
         for name, results in (("A", pairwise["pairwise_a"]), ("B", pairwise["pairwise_b"])):
             for scorer, result in results.items():
                 echo(f"{printable(scorer, 40)}  {name}: {pairwise_text(result, f'{name} is ')}")
+
     for view in (run_a, run_b):
         exit_if_damaged(view.problem, quiet=as_json)
 
@@ -172,6 +179,7 @@ def _rows(references: Sequence[RunReference], views: _Views) -> dict[str, RunRef
         for variant in variants:
             row = RunReference(reference.path, variant)
             rows[str(row) if variant is None or len(views) > 1 else variant] = row
+
     if len(rows) == 1:
         raise UsageError(f"only one row: {next(iter(rows))}", hint="pass another run, or a run with several variants")
     if len(rows) > _MAX_ROWS:
@@ -186,8 +194,7 @@ def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None
         for name, row in rows.items()
     }
     table = compare_all(sides, None if baseline is None else _baseline(rows, baseline))
-    overlaps = [row.overlap for row in table.rows if row.overlap is not None]
-    if not any(overlap.common for overlap in overlaps):
+    if not any(row.overlap is not None and row.overlap.common for row in table.rows):
         raise NothingInCommon(f"no row has a trial in common with {table.baseline}")
     return table
 
@@ -208,7 +215,6 @@ def _baseline(rows: Mapping[str, RunReference], baseline: str) -> str:
 
 
 def _corrected_rows(rows: Mapping[str, RunReference], views: _Views) -> Iterator[str]:
-    """Yield the corrected scores of each row."""
     for name, row in rows.items():
         yield from (f"{printable(name, 200)}: {line}" for line in corrected_lines(views[row.path], row.variant))
 

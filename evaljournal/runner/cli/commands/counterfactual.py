@@ -48,9 +48,9 @@ def run_from_steps(
     trust: bool,
     as_json: bool,
 ) -> None:
-    """Run once for each step, and compare each run with the recorded one."""
     repricing = Repricing(read_prices(prices or DEFAULT_PRICES), {} if model is None else {"": model})
     rewrites = [Rewrite(number, model, None if system is None else _read(system)) for number in dict.fromkeys(from_steps)]
+
     view = open_intact_run(path)
     estimates = [LiveEstimate(rewrite) for rewrite in rewrites]
     for entry, _, replies in open_source(str(path)).trials():
@@ -58,14 +58,17 @@ def run_from_steps(
             expected.add([step for step in replies.all_steps if not step.error], repricing)
     for expected in estimates:
         expected.check(path)
+
     state = RunState()
     with user_code():
         evaluation, location = locate_evaluation(path, reference, verb="what-if", trust=trust, state=state)
+
     overrides: dict[str, Any] = recorded_overrides(state.settings)
     recorded_repeats = int(state.settings.get("repeats") or 1)
     total_repeats = repeats or recorded_repeats
     settings = {**overrides, "replies": [str(path)], "repeats": total_repeats, "offline": False, "on_miss": None}
     settings |= {"budget": parse_budget("budget", list(budget))} if budget else {}
+
     for expected in estimates:
         echo(_estimate_text(expected, total_repeats / recorded_repeats, len(view.state.trials), model), err=True)
 
@@ -81,9 +84,10 @@ def run_from_steps(
         if outcome.stop_reason:
             echo(f"step {rewrite.from_step}: {outcome.stop_reason}; to continue: {command('resume', outcome.path)}", err=True)
         results.append(_compared(path, expected, outcome, as_json=as_json))
-        codes.append(exit_code(outcome.state, stopped=bool(outcome.stop_reason), path=outcome.path))
+        codes.append(exit_code(outcome.state, outcome.path, stopped=bool(outcome.stop_reason)))
         if outcome.stop_reason == "interrupted":
             break
+
     if as_json:
         print_json({"path": str(path), "steps": results})
     sys.exit(suite_exit_code(codes))
@@ -118,6 +122,7 @@ def _compared(path: Path, estimate: LiveEstimate, outcome: Outcome, *, as_json: 
         comparison = compare(side_a, side_b)
     except NothingInCommon:
         comparison = None
+
     costs = [total_usage(state.usage, "cost") for state in (recorded.state, outcome.state)]
     if not as_json:
         paid = "" if costs[1] is None else f", paid {money(costs[1])}"
@@ -125,6 +130,7 @@ def _compared(path: Path, estimate: LiveEstimate, outcome: Outcome, *, as_json: 
         for line in [] if comparison is None else lines(comparison, limit=_MAX_LISTED):
             echo(f"  {line}")
         return {}
+
     return {
         "from_step": estimate.rewrite.from_step,
         "path": str(outcome.path),

@@ -59,14 +59,17 @@ def disclose(
     if sum((bool(trials), is_failing, sample is not None, is_all)) != 1 or (sample is None) != (seed is None):
         raise click.UsageError("pass one of --trials, --failing, --sample N --seed S, and --all")
     check_target(target, directory=False, force=force)
+
     names: Sequence[str] | None = None
     if is_failing or trials:
         states = open_run(path).state.trials
         names = [name for text in trials for name in ([text] if text in states else text.split(","))]
         names = failing_trials(states) if is_failing else names
+
     drawn = None if sample is None or seed is None else {"size": sample, "seed": seed}
     claim = read_statement(statement or newest_statement(path), is_plan=False)
     count, lines = disclose_trials(path, claim, names, drawn, reveal)
+
     write_atomically(target, lines)
     echo(f"{target}: {count:,} of {claim.own['tree']['size']:,} trials disclosed", err=True)
     echo(f"next: evaljournal check {quote(target)}", err=True)

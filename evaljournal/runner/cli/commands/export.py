@@ -87,14 +87,16 @@ def export(
     if step_filter is not None:
         format_ = _filter_steps(name, format_, step_filter)
     _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
+
     target = None if target == Path("-") else target
     summary_file = _summary_file(target) if summary else None
-    path = run.path
-    source, baseline_source = Source(path), None if baseline is None else Source(baseline.path)
+
+    source, baseline_source = Source(run.path), None if baseline is None else Source(baseline.path)
     if baseline is not None and baseline_source is not None:
         format_ = _add_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
     if isinstance(format_, File) and format_.write_variants is not None and source.state.variants:
         format_ = Directory(format_.description, format_.write_variants)
+
     if summary_file is None:
         _check_destination(name, format_, target, force=force)
     try:
@@ -107,8 +109,9 @@ def export(
         if problem is None:
             raise
         raise problem from exc  # Report the damage, not its consequence.
+
     if target is not None or summary_file is not None:
-        echo(f"exported {path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
+        echo(f"exported {run.path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem or (baseline_source.problem if baseline_source is not None else None))
     warn_unconfirmed(source.run.unfinished)
 
@@ -132,7 +135,6 @@ def _select_format(name: str, *, has_rows: bool, as_json: bool) -> Format:
 
 
 def _filter_steps(name: str, format_: Format, types: str) -> Format:
-    """Return the format with only steps of these types."""
     if not isinstance(format_, Directory) or format_.write_steps is None:
         raise click.UsageError(f"--step-filter applies to nat, not to {name}; remove it or change --format")
     write_steps = format_.write_steps
@@ -185,6 +187,7 @@ def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Reject a target that is inside a run, has no parent directory, is of the wrong kind, or exists, unless `force`."""
     if run := segments.enclosing_run(target):
         raise UsageError(f"{target} is inside the run {run}; pass another path to -o")
+
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -192,6 +195,7 @@ def check_target(target: Path, *, directory: bool, force: bool) -> None:
             create = f"create it with `mkdir -p {shlex.quote(str(target.parent))}`"
             raise UsageError(f"{target.parent} does not exist; {create}") from None
         return
+
     if directory != stat.S_ISDIR(mode) or not (directory or stat.S_ISREG(mode)):
         raise UsageError(f"{target} exists and is not a {'directory' if directory else 'file'}; pass another path to -o")
     if not force and not (directory and not os.listdir(target)):

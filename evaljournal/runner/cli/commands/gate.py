@@ -36,6 +36,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply, LoadedRun
 from evaljournal.replay.state.definition import definition_key, substitution
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
+from evaljournal.runner.cli import DAMAGED, FAILED, UNDECIDED, USAGE
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.suites.views import suite_exit_code
@@ -54,12 +55,12 @@ _HISTORY_RUNS: Final = 10
 """Number of newest runs in the directory of the baseline that are searched for unchanged trials."""
 _EXIT_CODES: Final = {
     "passed": 0,
-    "regressed": 1,
-    "too_little_evidence": 5,
+    "regressed": FAILED,
+    "too_little_evidence": UNDECIDED,
     "new": 0,
-    "missing": 1,
-    "not_comparable": 2,
-    "damaged": 4,
+    "missing": FAILED,
+    "not_comparable": USAGE,
+    "damaged": DAMAGED,
 }
 """Verdict → exit code; the last four are verdicts on an evaluation of a suite."""
 RuleT = TypeVar("RuleT", ScoreRule, Limit)
@@ -122,19 +123,23 @@ def gate(
         raise click.UsageError("pass --baseline, or --fail-under alone")
     if is_suite_gate and fail_under:
         raise click.UsageError("--fail-under applies to a run, not to a suite")
+
     gate_rules = GateRules() if rules is None else _read_rules(rules)
     gate_rules = attrs.evolve(gate_rules, no_broken=no_broken, allow_mixed_models=allow_mixed_models)
+
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     if is_suite_gate:
         _gate_suite(run, None if is_newest else baseline, gate_rules, as_json=as_json)
     if baseline is None:
         _gate_alone(find_reference(run), fail_under, as_json=as_json)
+
     try:
         reference = find_reference(run)
         base = RunReference(_newest_other_run(reference.path), reference.variant) if is_newest else find_reference(baseline)
     except SuiteGiven as exc:
         exc.hint = "or compare two suites with --suite"
         raise
+
     if base.path.resolve() == reference.path.resolve() and base.variant == reference.variant:
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
     try:
@@ -142,6 +147,7 @@ def gate(
         report, heads, sides = _check(base, reference, gate_rules)
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
+
     report = attrs.evolve(report, verdict=worst_verdict([report.verdict, *map(_verdict, minimums)]))
     if as_json:
         noise_source, drops = _detectable_drops(report, base, reference, sides)
@@ -194,7 +200,6 @@ def _without_baseline(verdict: Verdict) -> str:
 
 
 def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads, tuple[Side, Side]]":
-    """Check a run against a baseline; return the verdict, the heads of both journals, and both runs."""
     (view_a, side_a), (view_b, side_b) = (open_side(reference, apply=_checked_apply()) for reference in (base, run))
     for view in (view_a, view_b):
         if view.problem is not None:
@@ -221,7 +226,7 @@ def _history(base: RunReference, excluded: Path) -> UnchangedValues:
         path for path in runs_newest_first(base.path.parent) if path.resolve() not in {base.path.resolve(), excluded.resolve()}
     )
     with DigestCache() as cache:
-        run = cache.read(base.path, with_cases=False)[0]
+        run = cache.run(base.path)
         for path in (base.path, *islice(others, _HISTORY_RUNS)):
             other, all_columns = cache.read(path)
             for variant, columns in zip(other.variants, all_columns, strict=True):
@@ -243,19 +248,23 @@ def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *,
     path = find_suite(argument)
     if path is None:
         raise UsageError(f"{argument or RUNS} is not a suite; omit --suite to check a run")
+
     suite = read_suite(path)
     base_path = next(iter(earlier_suites(suite)), None) if baseline is None else find_suite(baseline)
     if base_path is None:
         name = printable(baseline or "")
         problem = f"{suite.path} has no finished suite before it" if baseline is None else f"--baseline {name} is not a suite"
         raise UsageError(problem, hint="pass the path of a suite to --baseline")
+
     if base_path.resolve() == suite.path.resolve():
         raise UsageError(f"--baseline {base_path} is the suite itself", hint="pass another suite, or --baseline newest")
+
     base, results = read_suite(base_path), list[dict[str, Any]]()
     for name in dict.fromkeys([*suite.runs, *base.runs]):
         results.append({"name": name, **_suite_verdict(base.runs.get(name), suite.runs.get(name), rules)})
     code = suite_exit_code(_EXIT_CODES[result["verdict"]] for result in results)
     verdict = next((item["verdict"] for item in results if code and _EXIT_CODES[item["verdict"]] == code), "passed")
+
     if as_json:
         paths_json = {"baseline": str(base.path), "suite": str(suite.path)}
         print_json({"verdict": verdict, "exit_code": code, **paths_json, "evaluations": results})
@@ -273,19 +282,20 @@ def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *,
 
 
 def _suite_verdict(base: Path | None, run: Path | None, rules: GateRules) -> dict[str, Any]:
-    """Return the verdict on one evaluation of a suite, with its reason."""
     if base is None:
         return {"verdict": "new", "reason": "not in the baseline"}
     if run is None:
         return {"verdict": "missing", "reason": "only in the baseline"}
     if not is_run(run):
         return {"verdict": "not_comparable", "reason": "not started"}
+
     try:
         report, heads, _ = _check(RunReference(base), RunReference(run), rules)
     except (JournalDamaged, InvalidRecord) as exc:
         return {"verdict": "damaged", "reason": one_line(str(exc), 200)}
     except (NotComparable, NothingInCommon, JournalError) as exc:
         return {"verdict": "not_comparable", "reason": one_line(str(exc), 200)}
+
     reasons = [_sentence(check) for check in report.checks if check.verdict == report.verdict != "passed"]
     if report.has_mixed_models and not report.allows_mixed_models:
         reasons.append("several models served one variant")
@@ -329,6 +339,7 @@ def _read_rules(path: Path) -> GateRules:
     for name in table:
         if name not in _LIMITS:
             raise UsageError(f"unknown key {name!r}{suggest(name, ['score', *_LIMITS])}", path=path)
+
     rules = GateRules(
         {name: _parse_rule(ScoreRule, rule, f"score.{name}", path) for name, rule in cast("dict[str, Any]", scores).items()},
         {name: _parse_rule(Limit, rule, name, path) for name, rule in table.items()},
@@ -388,22 +399,25 @@ def _report_lines(report: GateReport, heads: _Heads, drop_lines: Iterable[str], 
     trials = unpaired_text(comparison, "the baseline", "the run")
     unpaired_note = f"; not compared: {trials}" if trials else ""
     yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
+
     if tests := [check for check in report.checks if check.rule == "max_drop"]:
         corrected = f"; p-values are Holm-corrected over {len(tests) - 1} scores" if len(tests) > 2 else ""  # noqa: PLR2004 - and `completed`
         yield f"one-sided tests that the run is worse: McNemar's for pass/fail, sign-flip for numbers{corrected}"
     for check in report.checks:
-        yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
+        yield f"{as_words(check.verdict):<20}{_sentence(check)}"
+
     if report.has_mixed_models and not report.allows_mixed_models:
         reason = "several models served one variant; pass --allow-mixed-models to decide anyway"
         yield f"{'too little evidence':<20}{reason}"
     yield from drop_lines
     yield from answer_lines(comparison, "baseline", "run")
+
     if no_broken:
         yield from (f"  {printable(change.trial)}: {change_text(change)}" for change in comparison.broken)
     elif comparison.broken or comparison.fixed:
         counts = f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed"
         yield f"{counts}; `evaljournal compare BASELINE RUN` lists them"
-    yield report.verdict.replace("_", " ")
+    yield as_words(report.verdict)
 
 
 def _sentence(check: Check) -> str:
@@ -411,12 +425,15 @@ def _sentence(check: Check) -> str:
     name = "trials with all scores" if check.name == COMPLETED else printable(check.name, 40)
     if check.name == BROKEN:
         return f"{name} {plural(int(check.value or 0), 'trial')} (required: none)"
+
     if check.rule != "max_drop":
         relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
         return f"{name} {digits(check.value or 0.0, 3)}{unit} (required: {relation} {digits(check.bound, 4)})"
+
     means = f"{mean_text(check.kind, check.baseline)} → {mean_text(check.kind, check.value)}"
     difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0, p_text(check.p))
+
     lower, higher = check.lower or 0, check.higher or 0
     if check.name == COMPLETED:
         changes = f"{plural(lower, 'case')} lost scores, {higher:,} gained some"
@@ -424,6 +441,7 @@ def _sentence(check: Check) -> str:
         changes = f"{plural(lower, 'case')} broke, {higher:,} {'was' if higher == 1 else 'were'} fixed"
     else:
         changes = f"{plural(lower, 'case')} {'is' if lower == 1 else 'are'} lower, {higher:,} higher"
+
     parts = [f"{name} {means}: {difference}", changes, f"drop tolerated: {size_text(check.kind, check.bound)}"]
     if check.more_cases is not None:
         no_broken = ", or --no-broken," if check.kind == "pass" and check.name != COMPLETED else ""
@@ -440,6 +458,7 @@ def _detectable_drop_lines(
     """
     if report.verdict != "passed":
         return
+
     noise_source, drops = _detectable_drops(report, base, run, sides)
     kinds = {check.name: check.kind for check in report.checks if check.rule == "max_drop"}
     if noise_source is None:
@@ -447,6 +466,7 @@ def _detectable_drop_lines(
             reason = "the baseline has no repeats, and its directory no other run with its definition"
             yield f"minimum detectable drop unknown: {reason}; run the baseline twice, or with --repeats 3"
         return
+
     source = "the baseline's repeats" if noise_source == "repeats" else "runs with the baseline's definition"
     if sizes := [f"{size_text(kinds[name], drop)} ({printable(name, 40)})" for name, drop in drops.items() if drop is not None]:
         yield f"minimum detectable drop: {', '.join(sizes)}, from {source}"

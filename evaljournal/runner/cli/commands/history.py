@@ -53,10 +53,12 @@ def history(evaluation: str | None, count: int, scorer: str | None, as_json: boo
     items = histories(entries, last=count, scorer=scorer)
     if scorer is not None:
         _check_scorer(scorer, entries)
+
     if as_json:
         corrected = [{path: corrected_json(load(path)) for path in _labeled_paths(item)} for item in items]
         print_json([{**view_json(item), "corrected": scores} for item, scores in zip(items, corrected, strict=True)])
         return
+
     if not items:
         is_empty = not runs_under(directory)
         hint = "start one with `evaljournal run evals/capitals.py`" if is_empty else "merge them with `evaljournal merge`"
@@ -92,9 +94,11 @@ def entries_since(run: LoadedRun, *, max_size: int) -> list[Entry]:
             start = run_start(path)
             if start is not None and not start[0].shard and start[0].evaluation == evaluation:
                 starts.append((start[1], path))
+
     starts.sort()
     earlier_paths = [path for _, path in starts]
     earlier_paths = earlier_paths[: earlier_paths.index(run.path)] if run.path in earlier_paths else []
+
     with DigestCache() as cache:
         for path in reversed(earlier_paths):
             if max(total_size(run.path), total_size(path)) > max_size:
@@ -111,7 +115,6 @@ def _directory(argument: str | None) -> Path:
 
 
 def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
-    """Read the digests of the runs in a directory, or of one evaluation under runs/."""
     entries = read_entries(directory)
     if argument is None or directory != RUNS or Path(argument).is_dir():
         return entries
@@ -133,7 +136,6 @@ def _labeled_paths(history: History) -> list[str]:
 
 
 def _corrected_rows(history: History) -> Iterator[str]:
-    """Yield the corrected scores of each run that has labels."""
     for path in _labeled_paths(history):
         yield from (f"{printable(Path(path).name, 40)}: {line}" for line in corrected_lines(load(path)))
 

@@ -50,6 +50,7 @@ def import_(file: Path, kind: str | None, output: Path, expected: str | None, *,
         raise click.UsageError("--partial is for promptfoo")
     if kind is None and expected is not None:
         raise click.UsageError("--expected needs --atif or --otlp")
+
     entry = entry_points.find("imports", kind or "promptfoo")
     assert entry is not None, "it is one of ours"
     with entry_points.using(entry, UsageError):
@@ -57,6 +58,7 @@ def import_(file: Path, kind: str | None, output: Path, expected: str | None, *,
     if kind is None:
         importer(file, output, partial=partial)
         return
+
     target = output / f"{file.stem}.jsonl"
     if file.resolve() == target.resolve():
         raise UsageError("this file would be replaced; pass another directory with -o", path=target)

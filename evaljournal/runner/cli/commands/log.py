@@ -46,6 +46,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     for name in types:
         if name not in EVENT_TYPES and not name.startswith("x-"):
             raise click.UsageError(f"unknown event type {name!r}{suggest(name, EVENT_TYPES)}")
+
     path, trial = run_and_trial(run, trial, or_review=True)
     with RecordReader(path) as lines:
         printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
@@ -55,6 +56,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         records = read(path, load_blobs=False)
         for record in records:
             printer.print(record)
+
     warn_unconfirmed(records.stop)
     if trial is not None and trial not in printer.trials and not printer.trials_of_case:
         raise UsageError(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")

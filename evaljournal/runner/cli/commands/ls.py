@@ -33,13 +33,16 @@ def ls(directory: Path, as_json: bool) -> None:
     """
     if not directory.is_dir() and directory != RUNS:
         raise UsageError(f"{directory} is not a directory")
+
     with DigestCache() as cache:
         runs = {path: cache.run(path) for path in runs_under(directory)}
     changed = _changed(runs)
+
     if as_json:
         views = ({**view_json(run, omit="identity"), "git": run.git, "changed": changed[path]} for path, run in runs.items())
         print_json([{"path": str(path), **view} for path, view in zip(runs, views, strict=True)])
         return
+
     if not runs:
         echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
         return

@@ -39,6 +39,7 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     note = f", {unfinished_count:,} of them not finished" if unfinished_count else ""
     echo(f"{printable(str(target), 500)}: merged {plural(len(new_run.shards), 'shard')}{note}", err=True)
     carry_over(target, shards)
+
     stop_reason = "" if state.outcome == "finished" else state.outcome or "interrupted"
     report = [final_report(state, path=target, width=line_width()), *([] if stop_reason else gate_problems(state, target))]
     finish(

@@ -30,10 +30,12 @@ def prices(models: tuple[str, ...], path: Path | None, as_json: bool) -> None:
     prices_by_model = {model: price_of(split_model(model)[1], table) for model in models} if models else dict(table)
     known_prices = {model: price for model, price in prices_by_model.items() if price is not None}
     missing = [model for model in prices_by_model if model not in known_prices]
+
     if as_json:
         rows = {model: attrs.asdict(price) for model, price in known_prices.items()}
         print_json({"date": None if day is None else day.isoformat(), "models": rows, "missing": missing})
         return
+
     if known_prices:
         tiers = sorted({tier for price in known_prices.values() for tier in price.tiers})
         header = ["model", "input", "cached", "cache write", "1 h", "output", *tiers, "above"]

@@ -67,8 +67,10 @@ def _find_point(path: Path, at_time: str) -> tuple[int, float | None]:
     start = run_start(path)
     if start is not None and start[0].merged_from:  # Shards may have run at the same time, but are recorded in sequence.
         raise UsageError(f"{path} was merged from shards, so it has no single state at a time; pass --at SEQ")
+
     if re.fullmatch(r"\d+(?:\.\d+)?", at_time):
         return _find_seconds(path, float(at_time))
+
     try:
         wall_time = datetime.fromisoformat(at_time)
         wall_time = wall_time.replace(tzinfo=UTC) if wall_time.tzinfo is None else wall_time.astimezone(UTC)

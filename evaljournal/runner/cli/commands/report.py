@@ -70,10 +70,11 @@ def report(
     if all_runs and second is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
+
     suite = None if all_runs or second is not None else find_suite(path)
-    is_index = all_runs or suite is not None
-    first = None if is_index else find_reference(path)
+    first = None if all_runs or suite is not None else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
+
     problems: list[JournalError | None] = []
     if suite is not None:
         problems = _write_suite(suite, target, force=force)
@@ -85,18 +86,18 @@ def report(
         if second is None and first.variant is not None:
             raise UsageError(f"{first} is one variant; pass a second one to compare it with, or the whole run")
         runs = {reference.path: read_page_run(reference.path) for reference in references}
-        page_runs = list(runs.values())
         if second is None:
-            claims = claim_summaries(first.path, page_runs[0].run.state.head)
-            page_runs = [attrs.evolve(page_run, since=_since(page_run.run), claims=claims) for page_run in page_runs]
-            pieces = page([page_run.data() for page_run in page_runs])
+            page_run = runs[first.path]
+            claims = claim_summaries(first.path, page_run.run.state.head)
+            pieces = page([attrs.evolve(page_run, since=_since(page_run.run), claims=claims).data()])
         else:
             for reference in references:
                 check_variant(runs[reference.path].run, reference.variant)
             pieces = side_by_side([(runs[reference.path], reference.variant) for reference in references])
         write_atomically(target, pieces)
-        problems = [page_run.run.problem for page_run in page_runs]
+        problems = [page_run.run.problem for page_run in runs.values()]
         subject = " and ".join(map(str, references))
+
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())

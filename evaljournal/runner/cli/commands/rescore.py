@@ -14,6 +14,7 @@ from evaljournal.runner.cli.options.decorators import (
     leave_option,
     only_variant_option,
     scorer_options,
+    task_option,
     trust_option,
 )
 from evaljournal.runner.cli.options.locate import locate_evaluation
@@ -53,7 +54,7 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
     metavar="RUN",
     help="The judge compares each output with that of the same trial in another run, or RUN@VARIANT, in both orders.",
 )
-@grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Scoring")
 @trust_option("Scoring")
 @grouped_option(
     "Scoring",
@@ -105,14 +106,17 @@ def rescore(
     """
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
+
     values = command_values({**options, "only_variant": ()})
     has_scorers = any(options[option.name] for option in OPTIONS if option.flag and option.name in options)
     if other_settings := overrides(values).keys() - {"batch_poll"}:
         raise UsageError(f"-s {min(other_settings)} is a setting of `run` and `resume`; `rescore` has batch-poll only")
+
     if has_scorers and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     if against is not None and ("judge" not in values or "score" in values):
         raise UsageError("--against requires --judge, without --score")
+
     other_run = None
     with user_code(), unwrap_exception_groups():
         if has_scorers:
@@ -128,6 +132,7 @@ def rescore(
         session = Rescoring(evaluation, path, all_outputs=all_outputs, other_run=other_run, **session_options)
         with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
             result = run_in_trio(session.rescore)
+
     outcome, names = result.outcome, list(evaluation.scorers)
     text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
     if other_run is not None:
@@ -138,6 +143,7 @@ def rescore(
     hint = "" if cancel else "; run the same command again"
     text += f"; {result.unscored:,} not scored{hint}" if result.unscored else ""
     echo(text, err=True)
+
     state = outcome.state
     stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")
     finish(
@@ -152,7 +158,6 @@ def rescore(
 
 
 def _evaluation_from_options(values: dict[str, Any]) -> AnyEvaluation:
-    """Return an evaluation without cases that has the scorers of the options."""
     evaluation: AnyEvaluation = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
     check_shared_options(values, [])
     for name, scorer in scorers_from_options({**values, **options_from_environment(values)}):

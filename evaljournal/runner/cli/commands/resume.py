@@ -15,6 +15,7 @@ from evaljournal.runner.cli.options.decorators import (
     grouped_option,
     only_variant_option,
     resume_options,
+    task_option,
     trust_option,
     yes_option,
 )
@@ -48,7 +49,7 @@ from evaljournal.runner.sessions.suite_file import is_suite
     default="retry",
     help="After an interrupted call: retry it, or end its trial with an error (default: retry).",
 )
-@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@task_option("Resume")
 @trust_option("Resume")
 @grouped_option(
     "Resume", "--wait", is_flag=True, help="Wait for the batches of the run; default: collect those that have ended."
@@ -107,16 +108,19 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     list(gate_problems(view.state))  # An invalid gate is an error before anything is written.
     if trio.run(seal, path) is not None:
         view = open_run(path)
+
     for variant in options["only_variant"]:
         check_variant(view, variant)
     state, gates = view.state, options["fail_under"]
     check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores}, state.scores)
     if gates:
         state.settings["fail_under"] = list(gates)
+
     output = run_output(options)
     output.prepare(path)
     problem = output.finish(path)
     write_head(options["head_file"], state.head)
+
     echo(
         f"{path} is finished: {plural(state.completed, 'output')}, {plural(state.failed, 'error')}; nothing to resume", err=True
     )
@@ -124,4 +128,5 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
         echo(f"{command('resume', path, ' --retry-failed')} retries the trials that have an error", err=True)
     for line in gate_problems(state, path):
         echo(line, err=True)
+
     finish(state, path, as_json=options["json"], output_problem=problem)

@@ -83,6 +83,7 @@ def review(
     """
     if as_json and not lists:
         raise click.UsageError("--json needs --list")
+
     run = LoadedRun(path)
     run.state.steps.keeps_records = not lists
     open_intact_run(path, run=run)
@@ -93,8 +94,10 @@ def review(
         options: dict[str, Any] = {"reviewer": reviewer, "is_blind": is_blind}
         serve_page(partial(serve_review, run, sample, port, **options), f"reviewing {path}", open_browser=open_browser)
         return
+
     own_review = read_review(path)
     labels = labels_by_trial(run, own_review)
+
     if as_json:
         trials = list(_trials(run, sample, labels, is_blind=is_blind))
         fields = view_json(sample, omit="trials")
@@ -109,6 +112,7 @@ def current_sample(run: LoadedRun, name: str | None, size: int | None, seed: int
     if name in pairwise_scorers:
         hint = "pass another --question; reviewers see one output at a time"
         raise UsageError(f"{name!r} compares two outputs, so it cannot be reviewed", hint=hint)
+
     scorers = ((scorer, tally.kind) for scorer, tally in run.state.scores.items() if scorer not in pairwise_scorers)
     name = name or main_scorer(scorers)
     if name is None and run.state.scores:
@@ -162,7 +166,6 @@ def _print_list(run: LoadedRun, own_review: Review, sample: Sample, labels: dict
 
 
 def _example(run: LoadedRun, sample: Sample) -> str:
-    """Return a label that the scorer of a sample could give."""
     scores = (run.state.trials[trial].score(sample.name) for trial in sample.trials if trial in run.state.trials)
     values = (score[1] for score in scores if score is not None)
     return next((label_text(value) for value in values if not isinstance(value, bool)), "yes")

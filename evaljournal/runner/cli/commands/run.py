@@ -108,6 +108,7 @@ def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options
         for evaluation, reference in suite.evaluations:
             _dry_run(evaluation, reference, suite.changes, path, options)
         return
+
     with user_code():
         evaluation, reference = _load(references[0] if references else None, options["config"], values)
     with user_code():
@@ -120,9 +121,11 @@ def run(references: tuple[str, ...], path: Path | None, dry_run: bool, **options
         output = run_output(options)
         output.check(run_to_resume)
         session = CommandSession(evaluation, reference, changes, options)
+
     if dry_run:
         _dry_run(evaluation, reference, changes, path, options)
         return
+
     with user_code():
         output.prepare(run_to_resume)
         outcome = session.run(path) if path is not None else session.run_numbered()
@@ -146,7 +149,6 @@ def _dry_run(
 
 
 def _load(reference: str | None, config: Path | None, values: Mapping[str, Any]) -> LoadedEvaluation:
-    """Load the evaluation that a reference names, or build it from a configuration file and options."""
     definition_values = {name: value for name, value in values.items() if name in DEFINITION}
     if reference is not None:
         if config is not None or definition_values:
@@ -158,6 +160,7 @@ def _load(reference: str | None, config: Path | None, values: Mapping[str, Any])
             if hint := explain_file(reference):
                 raise UsageError(f"{reference} is not an evaluation; {hint}")
         return load_reference(reference)
+
     if config is not None:
         return build_evaluation(Definition.read(config, definition_values), is_new=True)
     if not definition_values:

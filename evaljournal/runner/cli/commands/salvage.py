@@ -40,21 +40,25 @@ def salvage(run: Path, target: Path) -> None:
     result = trio.run(salvage_journal, run, target)
     if not is_review(run):
         carry_over(target, [run])
+
     if result.problem is not None:
         echo(printable(result.problem.message, _MAX_PROBLEM), err=True)
     echo(f"{target}: {plural(result.kept, 'record')} kept, {result.lost:,} lost, {result.excluded:,} excluded", err=True)
+
     state = load(target).state
     if state.started is not None and state.started.is_replacement:
         echo(
             f"the run's definition and settings are lost; to continue: {command('resume', target, ' --task REFERENCE')}",
             err=True,
         )
+
     unscored = unscored_counts(state)
     for line in unscored_lines(unscored, target):
         echo(line, err=True)
     if unscored and state.settings.get("workspace"):
         echo("commands score only outputs whose workspaces were kept; run the other trials again, with --keep all", err=True)
     echo(f"next: evaljournal verify {target}", err=True)
+
     if result.unreadable_files:
         names = printable(", ".join(result.unreadable_files), _MAX_PROBLEM)
         raise CommandError(f"{run}: the system could not read {names}", DAMAGED)

@@ -81,7 +81,6 @@ def difference_of(attempt: AttemptDetails, rules: KeyRules) -> tuple[str, str] |
 
 
 def comparison_lines(attempt: AttemptDetails, rules: KeyRules) -> Iterator[str]:
-    """Yield where an attempt that reuses steps diverged, and what was not compared."""
     omitted = {name: None for step in attempt.steps for name in without_identity(endpoint_of_step(step.name), step.input)[1]}
     texts = [*omitted, *(f"text that matches {pattern.pattern}" for pattern in rules.patterns)]
     if texts:
@@ -143,9 +142,11 @@ def show(  # noqa: PLR0917  # the options
     path, trial = run_and_trial(run, trial)
     view = open_run(path, seq)
     problem: JournalError | None = view.problem
+
     matching_trials = list(view.state.trials) if trial is None else _matching_trials(view, trial)
     outcomes = {outcome for outcome, is_shown in (("declined", declined), ("truncated", truncated)) if is_shown}
     is_filtered = bool(failing or errors or outcomes or conditions)
+
     if trial is not None and not matching_trials:
         exit_if_damaged(problem)  # The trial may be after the damage.
         position = "" if seq is None else f" at record {seq:,}"
@@ -153,6 +154,7 @@ def show(  # noqa: PLR0917  # the options
             f"{path} has no trial {trial!r}{position}{suggest(trial, view.state.trials)}",
             hint=f"`evaljournal show {path}` lists its trials",
         )
+
     if definition:
         _print_definition(view, as_json=as_json)
     elif trial is None or is_filtered or len(matching_trials) > 1:
@@ -176,6 +178,7 @@ def show(  # noqa: PLR0917  # the options
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
                 echo("\n".join(_trial_lines(trial_details, view.state, labels, rules, full=steps == "full")))
+
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -244,14 +247,7 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, fail
     state = view.state
     rows = read_values(view.path, state.trials, names)
     if as_json:
-        entries = [
-            {
-                **_entry(state.trials[values.trial], values),
-                "task_version": state.sessions.task_versions.number(state.trials[values.trial]),
-            }
-            for values in rows
-        ]
-        _print_json(view.path, view.problem, trials=entries)
+        _print_json(view.path, view.problem, trials=[_entry(state, values) for values in rows])
     elif not names:
         can_fail = not state.scores or any(tally.booleans for tally in state.scores.values())
         note = "; no score of this run passes or fails, list all: evaljournal show" if failing and not can_fail else ""
@@ -263,18 +259,20 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, fail
 
 
 def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialValues]) -> None:
-    """Print a table of trials: scores, output, expected output and input, the texts as wide as the terminal allows."""
     scorers, has_versions = list(state.scores), state.sessions.task_versions.count > 1
     max_width = max(_MIN_TEXT, line_width()) if sys.stdout.isatty() else _MAX_TEXT
     texts = [_texts(state.trials[values.trial], values, max_width) for values in rows]
     has_expected = any(expected is not None for _, expected, _ in texts)
+
     names = [printable(scorer, 24) for scorer in scorers]
     head = ["TRIAL", *names, "OUTPUT", *(["EXPECTED"] if has_expected else []), "INPUT", "STATUS", "ATTEMPTS", "LATENCY"]
+
     cells = [_cells(name, state.trials[name], scorers) for name in trials]
     width = _MAX_TEXT
     if sys.stdout.isatty():
         fixed = [max(map(cell_width, column)) for column in zip(("TRIAL", *names, *head[-3:]), *cells, strict=True)]
         width = max(_MIN_TEXT, (line_width() - sum(fixed) - 2 * (len(head) - 1)) // (len(head) - len(fixed)))
+
     table = [[*head, *(["VERSION"] if has_versions else [])]]
     for name, row, (output, expected, input_text) in zip(trials, cells, texts, strict=True):
         columns = [output, *([expected or "–"] if has_expected else []), input_text]
@@ -302,7 +300,6 @@ def _cells(name: str, trial: TrialState, scorers: Sequence[str]) -> list[str]:
 
 
 def _output_text(trial: TrialState, output: str) -> str:
-    """Return the output of a trial, or its error."""
     if trial.stage == "failed":
         return trial.error or reason_text(trial.reason)
     return "–" if trial.output_location is None else output
@@ -314,6 +311,7 @@ def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
     yield f"{printable(state.trials[first.trial].case, _MAX_LINE_LENGTH)}  {plural(len(rows), 'trial')}"
     yield from _value_lines("input", first.input)
     yield from _value_lines("expected", first.expected) if first.expected is not None else ()
+
     variants = len({state.trials[values.trial].variant for values in rows})
     columns = max(1, min(variants if variants > 1 else len(rows), width // _MIN_COLUMN))
     column_width = (width - 2 * (columns - 1)) // columns
@@ -328,7 +326,6 @@ def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
 
 
 def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the id, the scores and the output of a trial in lines of at most `width` columns."""
     yield shorten(values.trial, width)
     yield from (shorten(f"{scorer} {_cell(trial, scorer)}", width) for scorer in scorers)
     text = _output_text(trial, value_text(values.output))
@@ -338,7 +335,8 @@ def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str]
         yield f"… {plural(len(lines) - _MAX_LINES, 'more line')}"
 
 
-def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
+def _entry(state: RunState, values: TrialValues) -> dict[str, Any]:
+    trial = state.trials[values.trial]
     return {
         "trial": values.trial,
         "case": trial.case,
@@ -357,6 +355,7 @@ def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
         "excluded": trial.is_excluded,
         "scores": {scorer: value for scorer, (_, value) in trial.scores.items()},
         "unscored": trial.unscored,
+        "task_version": state.sessions.task_versions.number(trial),
     }
 
 
@@ -408,11 +407,13 @@ def _trial_lines(
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
     yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {stage_text(trial_details.stage)}{reason}, {attempts}{steps}"
+
     yield from _batch_lines(trial_details.trial, state)
     yield from _answer_lines(trial_details)
     for score in trial_details.scores.values():
         yield from _score_lines(score)
     yield from _label_lines(labels)
+
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _value_lines("output", trial_details.output)
     for name, value in (
@@ -422,12 +423,14 @@ def _trial_lines(
     ):
         if value is not None or name == "input":
             yield from _value_lines(name, value)
+
     if state.sessions.task_versions.count > 1 and (
         version := state.sessions.task_versions.number(state.trials[trial_details.trial])
     ):
         changes = [(session, [change for change in session.adopted if _is_of_task(change)]) for session in sessions]
         adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
         yield from _value_lines("version", f"{version} of {state.sessions.task_versions.count} of the task; {adoptions}")
+
     seconds = {
         "waited": times.queue_time,
         "backoff": times.backoff_time,
@@ -440,12 +443,14 @@ def _trial_lines(
     yield from _value_lines(
         "times", " · ".join([*parts, *(f"{name} {duration(value)}" for name, value in seconds.items() if value)])
     )
+
     request = None
     for attempt in trial_details.attempts:
         session = _session_text(attempt.span.session, sessions)
         new_request = None if attempt.request == request else attempt.request
         yield from _attempt_lines(attempt, session, new_request, rules, full=full)
         request = attempt.request
+
     for call in trial_details.scorer_calls:
         if call.outcome != "succeeded" or call.waits:
             yield from _call_lines(call, _session_text(call.session, sessions))
@@ -454,7 +459,6 @@ def _trial_lines(
 
 
 def _batch_lines(trial: str, state: RunState) -> Iterator[str]:
-    """Yield the lines of open batches that a trial waits for."""
     for scorer in dict.fromkeys(batch.scorer for batch in state.batches.lines.open.values()):
         if (place := state.batches.lines.line_of(trial, scorer)) is not None:
             number, line = place
@@ -478,12 +482,14 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rule
     span = attempt.span
     waits = [f" · {_waited_text(span.queue_time, attempt.waits)}"] if span.queue_time else []
     waits += [f" · backoff {duration(span.backoff_time)}"] if span.backoff_time else []
+
     outcome = as_words(span.outcome) or "in flight"
     detail = f": {printable(attempt.detail)}" if attempt.detail else ""
     reason = f" ({as_words(attempt.reason)}{detail})" if attempt.reason else ""
     worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     needs = f" · {text}" if (text := need_text(attempt.need)) else ""
+
     place, after = f"slot {span.slot}", f" after {duration(span.end - span.start)}{limit}"
     if span.batch:
         place, after = f"batch {span.batch:,}, line {span.line:,}", ""
@@ -492,10 +498,12 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rule
         f"{place}{worker} · {session} · "
         f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''}{''.join(waits)}{needs}"
     )
+
     if new_request is not None:
         yield from _value_lines("  request", new_request)
     comparison = comparison_lines(attempt, rules)
     yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full, comparison=comparison))
+
     if attempt.category not in {"", "timed_out", "interrupted"}:
         yield from _value_lines("", f"{attempt.error}: {attempt.message}")
         yield from _value_lines("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()
@@ -503,6 +511,7 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, rule
         yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
     if attempt.usage is not None:
         yield from _value_lines("", f"usage {printable(attempt.usage)}")
+
     yield from _note_lines(attempt)
     if attempt.late_outcome:
         yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
@@ -518,15 +527,13 @@ def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
         for name, value in notes:  # A judge's prompt, reply and usage, for example.
             if name == NOT_REUSED:
                 yield f"{_INDENT}{not_reused_text(value)}"
-                continue
-            if name == CHANGES:
+            elif name == CHANGES:
                 yield from _change_lines(value)
-                continue
-            yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
+            else:
+                yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
 
 
 def _change_lines(value: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what an attempt has changed in its workspace: the files, the diff, and what is missing in them."""
     files, diff = recorded_changes(value)
     if files:
         yield from _value_lines("changes", "\n".join(f"{file['change']} {printable(file['path'])}" for file in files))
@@ -573,8 +580,7 @@ def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
 
 def _value_lines(label: str, value: Any) -> Iterator[str]:
     """Yield the lines of a value, without control characters."""
-    is_blob = isinstance(value, Blob)
-    text = f"(missing blob of {value.bytes:,} bytes)" if is_blob else as_lines(value, _MAX_LINE_LENGTH)
+    text = f"(missing blob of {value.bytes:,} bytes)" if isinstance(value, Blob) else as_lines(value, _MAX_LINE_LENGTH)
     lines = text.splitlines() or [""]
     for index, line in enumerate(lines[:_MAX_LINES]):
         yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE_LENGTH)}".rstrip()

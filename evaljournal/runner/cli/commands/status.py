@@ -15,10 +15,10 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import day_limit_text, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_argument
 from evaljournal.runner.cli.terminal.display import (
-    age,
     check_variant,
     corrected_json,
     corrected_lines,
+    current_time,
     exit_if_damaged,
     groups_by,
     open_run,
@@ -59,6 +59,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
 
         print_status(read_suite(run.path), as_json=as_json)
         return
+
     view = open_run(run.path)
     if run.variant is not None:
         if key is not None:
@@ -66,13 +67,14 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
         _print_variant(view, run.variant, as_json=as_json)
         exit_if_damaged(view.problem, quiet=as_json)
         return
+
     if key is not None and not as_json:
         groups = summarize(view.state, groups=groups_by(view, key)).groups
         echo("\n".join(group_lines(groups or {}, key, limit=_MAX_GROUPS)))
     if as_json:
         print_json(status_json(view, key))
     elif view.is_live or view.problem is not None:
-        print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
+        print_screen(view, current_time(view) if view.problem is None else None)
         if view.problem is None:
             session = view.state.sessions[-1] if view.state.sessions else None
             process = f" in process {session.pid} on {printable(session.host)}" if session else ""
@@ -91,6 +93,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
             echo(
                 f"its disk has {plural(free_bytes, 'byte')} free, which may be why it ended; free some space before you resume"
             )
+
     exit_if_damaged(view.problem, quiet=as_json)
 
 

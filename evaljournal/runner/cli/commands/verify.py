@@ -47,10 +47,12 @@ def verify(path: Path, expect_head: str | None, sources: bool, as_json: bool) ->
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
     evaljournal verify --json | jq .findings
     """
-    runs = list(read_suite(path).runs.values()) if is_suite(path) else [path]
-    if is_suite(path) and expect_head is not None:
+    is_whole_suite = is_suite(path)
+    runs = list(read_suite(path).runs.values()) if is_whole_suite else [path]
+    if is_whole_suite and expect_head is not None:
         raise UsageError(f"{path} is a suite; pass one of its runs with --expect-head")
-    unstarted_runs = [run for run in runs if is_suite(path) and not is_run(run)]
+
+    unstarted_runs = [run for run in runs if is_whole_suite and not is_run(run)]
     verifications = [verify_run(run, expect_head=expect_head) for run in runs if run not in unstarted_runs]
     if sources:
         from evaljournal.runner.runs.sources import verify_sources  # noqa: PLC0415  # few runs have any
@@ -59,11 +61,12 @@ def verify(path: Path, expect_head: str | None, sources: bool, as_json: bool) ->
             attrs.evolve(verification, sources=verify_sources(verification.journal.path)) if verification.ok else verification
             for verification in verifications
         ]
+
     is_ok = all(verification.ok for verification in verifications)
     if as_json:
         results = [_result_json(verification) for verification in verifications]
         suite_fields = {"path": str(path), "ok": is_ok, "runs": results, "unstarted_runs": list(map(str, unstarted_runs))}
-        print_json(suite_fields if is_suite(path) else results[0])
+        print_json(suite_fields if is_whole_suite else results[0])
     else:
         for verification in verifications:
             _print_result(verification, expect_head)
@@ -118,10 +121,12 @@ def _print_result(verification: RunVerification, expect_head: str | None) -> Non
         echo("\n".join([*_result_lines(verification, expect_head), *notes]))
         for warning in _warnings(verification):
             echo(f"Warning: {warning}", err=True)
+
     if review is not None and not review.ok:
         _print_problems(review.journal, review.findings, place=f" of {review.journal.path}")
     if (sources := verification.sources) is not None and not sources.ok:
         _print_problems(journal, sources.findings)
+
     if not journal.ok or not audit.ok:
         _print_problems(journal, audit.findings, audit.findings_omitted, notes)
         if journal.problem is None:
@@ -151,11 +156,13 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
     ends = f"{ends} + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
     decisions = plural(audit.decisions_reproduced, "retry and budget decision")
+
     lines = [
         f"{result.path} OK: {', '.join(plural(*count) for count in counts)}; hash chain intact",
         f"head {result.head}",
         f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {decisions} reproduced",
     ]
+
     lines += [f"budget: {line}" for line in use_lines(audit.budget)]
     if (sources := verification.sources) is not None:
         lines.append(f"sources OK: {plural(sources.checked, 'replayed reply', 'replayed replies')}")
@@ -163,6 +170,7 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
         labels = f"{plural(review.labels, 'label')} by {plural(review.reviewers, 'reviewer')}"
         samples = f"{plural(review.samples, 'sample')} drawn again"
         lines.append(f"review OK: {plural(review.journal.records, 'record')}, {labels}; {samples}; head {review.journal.head}")
+
     if expect_head and result.expected_at is not None:
         new_records = plural(result.records - result.expected_at, "record")
         lines.append(f"the expected head is record {result.expected_at:,}; {new_records} added since")
@@ -177,6 +185,7 @@ def _warnings(verification: RunVerification) -> list[str]:
         tail.append(f"{plural(result.unfinished_bytes, 'byte')} after the last record, not confirmed{zeros}")
     if result.unconfirmed_records:
         tail.append(f"{plural(result.unconfirmed_records, 'record')} at the end not confirmed as synced")
+
     if not tail or result.problem is not None:
         return []
     if is_held(result.path):

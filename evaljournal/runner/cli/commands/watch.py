@@ -51,7 +51,7 @@ def watch(path: Path, as_json: bool) -> None:
 
     Only its files are read, so the run can be in another process or container. Ctrl-C stops watching, not the run (exit code
     3). Otherwise the exit codes are: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate
-    did not pass, 3 not finished, 4 damaged.
+    did not pass, 3 not finished, 4 damaged, 5 too few labels for a gate on a review.
 
     \b
     evaljournal watch
@@ -59,6 +59,7 @@ def watch(path: Path, as_json: bool) -> None:
     """
     if is_suite(path):
         watch_suite(read_suite(path), as_json=as_json)
+
     view = _watch_live(path, quiet=as_json) if is_held(path) else open_run(path)
     if as_json:
         print_json(status_json(view))
@@ -69,8 +70,9 @@ def watch(path: Path, as_json: bool) -> None:
         if view.status == "interrupted" and view.state.sessions:
             writer = view.state.sessions[-1]
             echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)
+
     exit_if_damaged(view.problem, quiet=as_json)
-    sys.exit(exit_code(view.state, stopped=view.state.outcome != "finished"))
+    sys.exit(exit_code(view.state, path, stopped=view.state.outcome != "finished"))
 
 
 def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
@@ -85,8 +87,6 @@ def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
 
 
 class RunWatcher:
-    """Follows a run through its files."""
-
     def __init__(self, path: Path) -> None:
         self.run = LoadedRun(path)
         self.has_read_all = False
@@ -122,7 +122,6 @@ class RunWatcher:
         return self.run.state.t + max(0.0, self._clock.now() - self._record_at)
 
     async def _is_over(self) -> bool:
-        """Return whether the process has ended and all its records are read."""
         now = self._clock.now()
         if self._is_broken:
             return True

@@ -9,7 +9,7 @@ import click
 from evaljournal.journal import Record
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.state.usage import total as total_usage
-from evaljournal.replay.text import UNKNOWN, duration, money, plural, printable
+from evaljournal.replay.text import duration, money, or_dash, plural, printable
 from evaljournal.runner.calls.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.cli.arguments import run_argument
 from evaljournal.runner.cli.terminal.display import open_intact_run, print_json, print_table
@@ -75,15 +75,17 @@ def what_if(path: Path, *, as_json: bool, **options: Any) -> None:
     live = {name: options.pop(name) for name in ("model", "system", "repeats", "budget", "reference", "trust")}
     from_steps = options.pop("from_steps")
     if from_steps:
-        if any(value for name, value in options.items() if name != "prices"):
+        if options["cache_hit"] is not None or any(value for name, value in options.items() if name != "prices"):
             raise UsageError("--from-step makes calls; pass options that only compute in another command")
         from evaljournal.runner.cli.commands.counterfactual import run_from_steps  # noqa: PLC0415  # it imports what a run needs
 
         run_from_steps(path, from_steps, prices=options["prices"], as_json=as_json, **live)
         return
+
     if unused := [name for name, value in live.items() if value]:
         flag = {"reference": "task"}.get(unused[0], unused[0])
         raise UsageError(f"--{flag} has no effect without --from-step")
+
     result = _computed(path, **options)
     if as_json:
         print_json(result)
@@ -110,6 +112,7 @@ def _computed(
         raise UsageError("nothing to change; pass --prices, --model-price, --cache-hit, --batch, --rpm, --tpm or --slots")
     if batch and changes_times:
         raise UsageError("--batch: rate limits and slots do not apply to batches; remove --rpm, --tpm and --slots")
+
     view, repricing = LoadedRun(path), None
     calls = RecordedCalls(view.state)
     if changes_prices:
@@ -124,11 +127,13 @@ def _computed(
     open_intact_run(path, apply=apply, run=view)
     if repricing is not None:
         _check_tokens(path, repricing)
+
     declared, elapsed = None, view.state.elapsed
     own_seconds, seconds = None, None if batch else elapsed
     if changes_times:
         declared = _limits(view, calls, limits)
         own_seconds, seconds = recompute(calls), recompute(calls, limits=declared, slots=slots)
+
     usages = view.state.usage, view.state.usage if repricing is None else repricing.usage
     old, new = (
         {
@@ -170,6 +175,7 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
         raise UsageError(f"{path} was answered from recorded replies, which took no time; pass the run that made the calls")
     if counts["batched"]:
         raise UsageError(f"{path} was sent in batches, whose calls have no recorded seconds; the wall time is not computed")
+
     values = {name: list(amounts) for name, amounts in options.items() if amounts}
     if not values:
         return None
@@ -180,24 +186,24 @@ def _limits(view: LoadedRun, calls: RecordedCalls, options: Mapping[str, tuple[s
 
 
 def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the rows of the table."""
     old, new, own_seconds = result["recorded"], result["what_if"], result["recomputed_seconds"]
     has_check = own_seconds is not None
     yield ["", "recorded", *(["recomputed"] if has_check else []), "what if", ""]
+
     costs = [("cost", old["cost"], new["cost"])]
     if "judge.cost" in old["usage"]:
         parts = ("  task", "cost"), ("  judges", "judge.cost")
         costs += [(label, old["usage"].get(name), new["usage"].get(name)) for label, name in parts if name in old["usage"]]
     for label, old_cost, new_cost in costs:
-        cells = [_money(old_cost), *([_money(old_cost)] if has_check else []), _money(new_cost)]
-        yield [label, *cells, _factor(old_cost, new_cost)]
+        old_text = or_dash(old_cost, money)
+        yield [label, old_text, *([old_text] if has_check else []), or_dash(new_cost, money), _factor(old_cost, new_cost)]
+
     check = [duration(own_seconds)] if has_check else []
     new_seconds = "up to 24 h" if new["seconds"] is None else duration(new["seconds"])
     yield ["wall time", duration(old["seconds"]), *check, new_seconds, _factor(own_seconds, new["seconds"])]
 
 
 def _time_assumptions(calls: RecordedCalls, limits: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what the wall time assumes, as far as it applies to the run."""
     yield "assumed: no time of the process itself; no budget, deadline or limit on failures"
     if limits is not None:
         yield f"limits of each model: {printable(describe_limits(limits), 500) or 'none'}"
@@ -230,10 +236,6 @@ def _price_assumptions(repricing: Repricing) -> Iterator[str]:
 
 def _names(models: Mapping[str, None]) -> str:
     return ", ".join(printable(model, 80) for model in models)
-
-
-def _money(value: float | None) -> str:
-    return UNKNOWN if value is None else money(value)
 
 
 def _factor(old: float | None, new: float | None) -> str:

@@ -27,8 +27,6 @@ ALL_OPTIONS: Final = "evaljournal.all_options"
 
 
 class GroupedOption(click.Option):
-    """A click option with the group under which the help lists it."""
-
     def __init__(self, *arguments: Any, group: str, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.group = group
@@ -50,7 +48,7 @@ class GroupedCommand(click.Command):
         self.params.append(GroupedOption(["--help-all"], group="Output", help="Show all options and exit.", **show_all))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; an option that is a key by now is an error that shows how to set the key."""
+        """An option that is a key by now is an error that shows how to set the key."""
         optional = {param.opts[0] for param in self.params if isinstance(param, click.Option) and param.flag_value == ""}
         for index, arg in enumerate(args[:-1]):
             if arg in optional and "://" not in args[index + 1]:  # What follows is the evaluation or the run, not a URL.
@@ -70,7 +68,6 @@ class GroupedCommand(click.Command):
             ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group."""
         groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Resume", *TABLE)}
         for param in self.get_params(ctx):
             is_shown = ALL_OPTIONS in ctx.meta or ADVANCED.isdisjoint(param.opts)
@@ -111,7 +108,6 @@ def _table_options(is_selected: Callable[[Option], bool], *, with_defaults: bool
 
 
 def grouped_option(group: str, *flags: str, **arguments: Any) -> Callable[[F], F]:
-    """Add an option under a group of the help."""
     return click.option(*flags, cls=GroupedOption, group=group, **arguments)
 
 
@@ -138,23 +134,24 @@ scorer_options = _table_options(lambda option: option in TABLE["Scoring"] and is
 
 
 def only_variant_option(group: str, text: str) -> Callable[[F], F]:
-    """Add the option that selects variants of a run that exists."""
     return lambda function: _add_option(ONLY_VARIANT, function, group, text)
 
 
 def leave_option(group: str, how: str = "`resume` collects the results") -> Callable[[F], F]:
-    """Add the option that does not wait for batches."""
     text = f"Submit the batches and exit with code 3 instead of waiting; {how}."
     return grouped_option(group, "--leave", is_flag=True, help=text)
 
 
 def yes_option(group: str) -> Callable[[F], F]:
-    """Add the option that confirms a large product of variants."""
     return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_UNCONFIRMED:,} variants.")
 
 
+def task_option(group: str) -> Callable[[F], F]:
+    text = "New location of the evaluation, if it was moved."
+    return grouped_option(group, "--task", "reference", metavar="REFERENCE", help=text)
+
+
 def trust_option(group: str) -> Callable[[F], F]:
-    """Add the option that trusts the journal of a foreign run."""
     return grouped_option(
         group, "--trust", is_flag=True, help="Use the file, command or URL that the journal of a foreign run names."
     )

@@ -55,6 +55,7 @@ def locate_evaluation(
     """
     if reference is not None and state is None:
         return load_reference(reference, values)
+
     starts = start_events(path, None if state is None else state.apply)
     recorded_reference, is_own = _recorded_reference(starts)
     enter_offline({**(state.settings if state is not None and verb == "resume" else {}), **(values or {})})
@@ -62,10 +63,12 @@ def locate_evaluation(
         if state is not None and not (is_own or trust):
             state.settings.pop("overridden", None)  # No recorded setting applies.
         return load_reference(reference, values)
+
     if not recorded_reference:
         raise _no_reference_error(path, verb)
     if not (is_own or trust):
         raise _foreign_run_error(path, verb, recorded_reference, starts, own_runs_problem())
+
     try:
         loaded_evaluation = load_reference(recorded_reference, values)
         source = loaded_evaluation.evaluation.cases.source
@@ -81,6 +84,7 @@ def locate_evaluation(
             f"{exc}\n{path} was started {origin}. Run this from that directory, or pass the new location: "
             f"{command(verb, path, location)}"
         ) from exc
+
     if is_definition_record(recorded_reference):
         _report_edited_file(Definition.decode(recorded_reference), command(verb, path, " --task FILE.toml"))
     return loaded_evaluation
@@ -154,14 +158,17 @@ def _foreign_run_error(path: Path, verb: str, reference: str, starts: Sequence[t
     ]
     if (omitted := sum(map(len, _definition_lines(reference))) - _MAX_SHOWN) > 0:
         lines.append(f"… and {omitted:,} more characters; {command('log', path, ' --json')} prints them")
+
     recorded_settings: dict[str, Any] = {}
     for event, _ in reversed(starts):
         recorded_settings |= event.settings or {}
+
     origin = (
         f"cannot be recognized as your own ({problem})"
         if problem
         else "is not in the list of runs that you have started or last resumed on this machine"
     )
+
     return UsageError(
         "\n  ".join([f"{path} {origin}. Its journal names what `{verb}` would import or execute:", *lines])
         + settings_text(recorded_overrides(recorded_settings))
@@ -171,7 +178,6 @@ def _foreign_run_error(path: Path, verb: str, reference: str, starts: Sequence[t
 
 
 def _first_characters(lines: Iterable[str], limit: int) -> Iterator[str]:
-    """Yield the lines up to a number of characters."""
     for line in lines:
         if limit > 0:
             yield line[:limit]

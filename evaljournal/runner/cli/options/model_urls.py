@@ -29,12 +29,14 @@ def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:
     chat_providers = providers_of(chat_models(*tables))
     judge_models = judges_by_name(text for table in tables for text in table.get("judge", ())).values()
     judges = [model for model in judge_models if not providers_of([model]).keys() <= chat_providers.keys()]
+
     options: dict[str, str] = {}
     has_other_key = any("$" in header for table in tables for header in table.get("header", ()))
     is_inherited = len(judges) < len(judge_models) and "judge_url" not in names
     conflicting_options = {"base_url", "key_env", *TARGETS, *(["judge_key_env"] if is_inherited else [])} - {"chat"}
     if not has_other_key and names.isdisjoint(conflicting_options):
         options |= _provider_options(chat_providers, "base_url", "key_env")
+
     if names.isdisjoint({"judge_url", "judge_key_env"}):
         is_shared = len(judges) < len(judge_models)
         options |= _provider_options(providers_of(judges), "judge_url", "judge_key_env", is_shared=is_shared)
@@ -42,7 +44,6 @@ def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def chat_models(*tables: Mapping[str, Any]) -> list[str]:
-    """Return the models of `--chat` in these options."""
     values = [table["chat"] for table in tables if "chat" in table]
     return [model for value in values for model in (value if isinstance(value, tuple) else (value,))]
 

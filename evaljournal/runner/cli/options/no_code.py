@@ -76,7 +76,6 @@ class Definition:
 
     @classmethod
     def read(cls, path: Path, options: Mapping[str, Any] | None = None) -> "Definition":
-        """Read a configuration file."""
         return cls(options or {}, str(path), *read_file(path))
 
     @classmethod
@@ -92,9 +91,12 @@ class Definition:
 
     def encode(self) -> str:
         """Return the record of the definition: the location of its task, as JSON."""
-        layers = {"options": self.options, "file": self.file}
-        fields: dict[str, Any] = {"path": self.path, **{name: _recorded(layer) for name, layer in layers.items()}}
-        fields["variants"] = {name: _recorded(layer) for name, layer in self.variants.items()}
+        fields = {
+            "path": self.path,
+            "options": _recorded(self.options),
+            "file": _recorded(self.file),
+            "variants": {name: _recorded(layer) for name, layer in self.variants.items()},
+        }
         return json.dumps({name: field for name, field in fields.items() if field}, ensure_ascii=False)
 
     @property
@@ -104,7 +106,6 @@ class Definition:
 
 
 def is_definition_record(reference: str) -> bool:
-    """Return whether a recorded location is a definition, not a place in a file."""
     return reference.startswith("{")
 
 
@@ -121,6 +122,7 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
         definition = attrs.evolve(definition, options={**definition.options, **variables})
         if "base_url" not in definition.options and "base_url" not in values:
             _check_prefixes(chat_models(values, *tables.values()))
+
     options = definition.options
     file_values = {name: value for name, value in definition.file.items() if name not in options}
     values = {**file_values, **options}
@@ -128,10 +130,12 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
     for layer in definition.layers:
         _reject_literal_keys(layer)
         _check_texts(layer)
+
     variants = _variants(values, file_values, tables, definition.path)
     task = next(iter(variants.values())).task if variants else _task(_single_values(values), file_values)
     if "data" not in values:
         raise UsageError("--data is missing: pass the file with the cases")
+
     try:
         settings = Settings().with_values(overrides(file_values))
     except UsageError as exc:
@@ -140,6 +144,7 @@ def build_evaluation(definition: Definition, *, is_new: bool = False) -> LoadedE
     dataset = Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values))
     if dataset.address:  # A resumed run reads the same version.
         definition = attrs.evolve(definition, options={**definition.options, "data": Path(dataset.address)})
+
     evaluation: AnyEvaluation = Evaluation(
         task,
         cases=dataset.with_prompt_columns(_prompt_columns([variant.task for variant in variants.values()] or [task])),
@@ -198,8 +203,10 @@ def _variants(
             Variant(name, _parameters(combination), _task(_single_values({**values, **combination}), file_values))
             for name, combination in product(value_lists, labels).items()
         )
+
     if value_lists:
         raise UsageError(f"[[variant]] and several values of {_flag(min(value_lists))} are mutually exclusive; use one of them")
+
     command_line_values = {name: value for name, value in values.items() if name not in file_values}
     variants: list[Variant] = []
     for name, table in tables.items():
@@ -252,7 +259,6 @@ def _named_texts(option: str, texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a target among the values of the options."""
     return {
         argument: _value(option.name, values[option.name])
         for option in OPTIONS
@@ -301,7 +307,6 @@ def _masked_options(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]
 
 
 def _recorded_text(name: str, text: str) -> str:
-    """Return an option as it is recorded, with keys masked."""
     masked_text = mask_keys(text)
     if name in {"body", "extra_body"}:
         with contextlib.suppress(ValueError, RecursionError):  # Reported where it is parsed.
@@ -346,6 +351,7 @@ def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
         raise UsageError(
             f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE, --acp LINE or --output-key COLUMN"
         )
+
     (target,) = targets
     for option in OPTIONS:
         owners = [name for name in TARGETS if any(option.arguments(name))]
@@ -410,18 +416,22 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
         judge_options = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
         if judge_options:
             raise UsageError(f"{_flag(judge_options[0])} requires --judge")
+
     task_arguments = {name: values[name] for name in ("base_url", "key_env") if name in values and "base_url" not in judge}
     providers = providers_of(models) if judges else {}
     new_judges = {
         name: scorers.judge(model, **(task_arguments if providers_of([model]).keys() <= providers.keys() else {}) | judge)
         for name, model in judges.items()
     }
+
     if "score_files" in values and not any(text.startswith("command:") for text in values.get("score", ())):
         raise UsageError(f"{_flag('score_files')} requires --score 'command:LINE'")
+
     judging = [text for text in values.get("score", ()) if (added := added_scorer(text)) is not None and added.takes_judge]
     if len(judging) > 1 or (judging and len(new_judges) > 1):
         name = judging[0].partition(":")[0]
         raise UsageError(f"--score {name} can be used once, with at most one --judge, which becomes a part of it")
+
     for text in values.get("score", ()):
         added = added_scorer(text)
         inner_judge = next(iter(new_judges.values()), None) if text in judging else None
@@ -432,6 +442,7 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
         if getattr(scorer, "needs_workspace", False):
             scorer = attrs.evolve(scorer, **_arguments("command_scorer", values))
         yield None, load_function(text) if scorer is None else scorer
+
     if not judging:
         yield from new_judges.items()
 

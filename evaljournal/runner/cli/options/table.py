@@ -613,13 +613,13 @@ def removed_option(flag: str) -> Option | None:
     return names.get(name) or names.get(name.replace("limit-", "limits-"))
 
 
-_NESTED: Final = ("retry", "limits")
-"""Settings that have several options."""
+NESTED: Final = ("retry", "limits")
+"""Settings that have several options; their keys are written as tables: `[retry]`."""
 
 
 def is_setting(option: Option, *, experiment: bool) -> bool:
     """Return whether an option is a setting; without `experiment`, whether `resume` can change it."""
-    names = [*option.arguments("settings"), *(name for owner in _NESTED for name in option.arguments(owner))]
+    names = [*option.arguments("settings"), *(name for owner in NESTED for name in option.arguments(owner))]
     return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
 
 
@@ -636,7 +636,7 @@ def is_task_option(option: Option) -> bool:
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among parsed options, as `Settings.with_values` takes them; those without a value are omitted."""
     settings: dict[str, Any] = {}
-    nested: dict[str, dict[str, Any]] = {owner: {} for owner in _NESTED}
+    nested: dict[str, dict[str, Any]] = {owner: {} for owner in NESTED}
     for option in OPTIONS:
         value = values.get(option.name)
         if value is None or value == ():
@@ -650,7 +650,7 @@ def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
 def render_error(error: UsageError) -> str:
     """Return the message of an error; it names a setting by its flag, or by its key in a configuration file."""
     for option in OPTIONS:
-        nested_names = {f"{owner}.{name}" for owner in _NESTED for name in option.arguments(owner)}
+        nested_names = {f"{owner}.{name}" for owner in NESTED for name in option.arguments(owner)}
         if error.setting in {*option.arguments("settings"), *nested_names}:
             value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
             if error.path is None and option.flag:

@@ -7,32 +7,29 @@ keys that describe a task. All sources are read by the same functions, so that a
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import click
 import orjson
 from click.types import convert_type
 
-from evaljournal.runner.cli.options.table import BY_KEY, OPTIONS, Option, failures, is_task_option, removed_option
+from evaljournal.runner.cli.options.table import BY_KEY, NESTED, OPTIONS, Option, failures, is_task_option, removed_option
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.variants import check_variant_name
 from evaljournal.runner.errors import UsageError, suggest
-
-_TABLES: Final = ("retry", "limits")
-"""Keys with a dot are written as tables: `[retry]`."""
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read a configuration file; return the values of its keys by name, and those of its variants."""
     table = read_toml(path)
     variants = table.pop("variant", None)
-    values = parse_values(table, BY_KEY, path)
-    return values, {} if variants is None else _variants(variants, path)
+    return parse_values(table, BY_KEY, path), {} if variants is None else _variants(variants, path)
 
 
 def _variants(tables: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise UsageError("write a table [[variant]] for each variant", path=path)
+
     keys = {key: option for key, option in BY_KEY.items() if is_task_option(option)}
     variants: dict[str, dict[str, Any]] = {}
     for number, table in enumerate(tables, 1):
@@ -115,8 +112,8 @@ def parse_values(
 
 def flat_table(table: Mapping[str, Any], path: Path | None = None) -> dict[str, Any]:
     """Return the table with the keys of `[retry]` and `[limits]` as `retry.errors`; a limit of one model is `MODEL=AMOUNT`."""
-    values = {key: value for key, value in table.items() if key not in _TABLES}
-    for prefix in _TABLES:
+    values = {key: value for key, value in table.items() if key not in NESTED}
+    for prefix in NESTED:
         items = table.get(prefix, {})
         if not isinstance(items, dict):
             raise UsageError(f"write {prefix} as a table [{prefix}]", path=path, line=_line(path, prefix))
@@ -161,11 +158,13 @@ def _to_arguments(option: Option, value: Any) -> Any:
             return orjson.dumps(value).decode()
         except TypeError as exc:
             raise click.BadParameter(f"cannot be sent as JSON: {exc}") from exc
+
     if not option.multiple:
         is_switch = option.metavar is None
         if is_switch != isinstance(value, bool) or isinstance(value, list | dict):
             raise click.BadParameter("expected true or false" if is_switch else "expected a single value")
         return value if is_switch else str(value)
+
     items: list[Any] = value if isinstance(value, list) else [value]
     if option.varies and any(isinstance(item, list | dict | bool) for item in items):
         raise click.BadParameter("expected a value, or a list of values")

@@ -60,8 +60,6 @@ class _Row(NamedTuple):
 
 
 class FollowedDirectory:
-    """The runs of a directory as far as they have been read."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rows: dict[Path, _Row] = {}
@@ -147,8 +145,6 @@ def _read_some(cache: DigestCache, queue: _Queue) -> list[tuple[Path, int, RunDi
 
 
 class DirectoryServer(TokenServer):
-    """Answers requests for the page of the directory, for those of its runs, and for comparisons."""
-
     command = "view"
     policy = runs_policy()
 
@@ -192,7 +188,6 @@ class DirectoryServer(TokenServer):
 
     @asynccontextmanager
     async def _follow(self, path: Path) -> AsyncGenerator[FollowedRun]:
-        """Follow a run while at least one page of it is open."""
         if path not in self._followed:
             self._followed[path] = FollowedRun(path, total_size(path)), trio.CancelScope()
             self._nursery.start_soon(self._read, *self._followed[path])

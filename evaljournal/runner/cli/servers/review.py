@@ -14,14 +14,14 @@ import trio
 from evaljournal.journal import Blob, JournalError
 from evaljournal.journal.disk.files import DISK
 from evaljournal.replay.page.page import review_page, review_policy
-from evaljournal.replay.review.labels import Label, Sample, read_review
+from evaljournal.replay.review.labels import Sample, read_review
 from evaljournal.replay.runs.loaded_run import LoadedRun, read_values
 from evaljournal.replay.runs.trajectory import read_trajectory
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.calls.http.heads import RequestHead
 from evaljournal.runner.calls.http.server import ClientConnection
-from evaljournal.runner.cli.servers.server import HOST, TokenServer, open_listener
+from evaljournal.runner.cli.servers.server import HOST, TokenServer, open_listener, send_page
 from evaljournal.runner.errors import UsageError, command
 from evaljournal.runner.review.journal import Annotation, annotate
 from evaljournal.runner.review.labels import parse_value
@@ -37,8 +37,6 @@ _JSON: Final = (b"content-type", b"application/json")
 
 
 class ReviewServer(TokenServer):
-    """Answers requests for the page, its sample and the outputs, and records labels."""
-
     command = "review"
     methods: ClassVar[Sequence[str]] = ("GET", "HEAD", "POST")
     policy = review_policy()
@@ -62,8 +60,7 @@ class ReviewServer(TokenServer):
             elif request.method == "POST":
                 await connection.reject(404, "not found")
             elif path == "":
-                page = review_page(_unicode(self._run.path.name))
-                await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
+                await send_page(connection, review_page(_unicode(self._run.path.name)))
             elif path == "state":
                 state = await trio.to_thread.run_sync(self._state, query.get("reviewer", [self._reviewer])[0])
                 await connection.send(200, [_JSON], orjson.dumps(state))
@@ -86,6 +83,7 @@ class ReviewServer(TokenServer):
         if headers.get(b"content-type") != b"application/json":
             await connection.reject(415, "expected Content-Type application/json")
             return
+
         fields = _parse_body(await connection.read_body(_MAX_BODY))
         if fields["trial"] not in self._trials:
             raise UsageError(f"{fields['trial']!r:.200} is not in the sample")
@@ -98,18 +96,17 @@ class ReviewServer(TokenServer):
             reviewer=_checked_reviewer(fields["reviewer"]),
             is_blind=self._is_blind,
         )
+
         (label,) = await annotate(self._run, [annotation])
         reply = {"seq": label.seq, "label": None if label.value == "" else _label_text(label.value)}
         await connection.send(200, [_JSON], orjson.dumps(reply))
 
     def _state(self, reviewer: str) -> dict[str, Any]:
-        """Return the sample, the labels of a reviewer, and the labels that can be given."""
         reviewer = _checked_reviewer(reviewer)
         answers = read_review(self._run.path).answers(self._sample)
-        own_labels: dict[str, Label] = {label.trial: label for label in answers if label.reviewer == reviewer}
-        texts = {trial: (_label_text(label.value), label.note) for trial, label in own_labels.items()}
-        sample = self._sample
-        choices = self._choices
+        texts = {label.trial: (_label_text(label.value), label.note) for label in answers if label.reviewer == reviewer}
+
+        sample, choices = self._sample, self._choices
         drawn = f"sample {sample.sample}: {plural(len(self._trials), 'output')} of {sample.population:,}"
         return {
             "path": _unicode(str(self._run.path)),
@@ -140,11 +137,13 @@ class ReviewServer(TokenServer):
         """Return the contents of a trial, and its scores unless they are hidden."""
         if not index.isdecimal() or len(index) > _MAX_DIGITS or int(index) >= len(self._trials):
             raise UsageError(f"the sample has no output {index!r:.80}")
+
         trial = self._trials[int(index)]
         state = self._run.state.trials[trial]
         (values,) = read_values(self._run.path, self._run.state.trials, [trial])
         locations = self._run.state.steps.records.get(trial) or ()
         trajectory = read_trajectory(self._run.path, locations, state.attempts, DISK)
+
         reasons = self._run.state.scores.reasons
         scores = [[name, value, reasons.get((trial, name), "")] for name, (_, value) in state.scores.items()]
         return {

@@ -45,7 +45,6 @@ class Changes:
         self._event = trio.Event()
 
     def notify(self) -> None:
-        """Tell all who wait that something has changed."""
         self._event.set()
         self._event = trio.Event()
 
@@ -86,6 +85,7 @@ class FollowedRun:
         self._is_live = await trio.to_thread.run_sync(is_held, path)
         newest_record = await trio.to_thread.run_sync(last_record, path)
         last_seq = 1 if newest_record is None else newest_record.seq
+
         try:
             with reject_invalid_record(path, lambda: self.run.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
@@ -102,7 +102,6 @@ class FollowedRun:
         self._changes.notify()
 
     async def watch_lock(self) -> None:
-        """Check periodically whether a process writes the run."""
         while True:
             await trio.sleep(LOCK_INTERVAL)
             is_live = await trio.to_thread.run_sync(is_held, self.run.path)
@@ -131,12 +130,9 @@ _HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""Headers that forbid caching, content sniffing and referrers."""
 
 
 class TokenServer(ABC):
-    """Answers requests to an address with a random token."""
-
     command: ClassVar[str]
     """The command that printed the address."""
     methods: ClassVar[Sequence[str]] = ("GET", "HEAD")
@@ -152,12 +148,10 @@ class TokenServer(ABC):
 
     @property
     def address(self) -> str:
-        """The URL of the page."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}/{self._token}/"
 
     async def serve(self, listener: trio.SocketListener) -> None:
-        """Answer requests until cancelled."""
         self._listener = TokenListener(listener)
         await trio.serve_listeners(self.answer, [self._listener])
 
@@ -197,8 +191,6 @@ class TokenServer(ABC):
 
 
 class Server(TokenServer):
-    """Answers requests for the page and for its events."""
-
     command = "view"
     policy = security_policy(connect="'self'")
 
@@ -216,7 +208,6 @@ class Server(TokenServer):
 
 
 async def send_page(connection: ClientConnection, page: bytes) -> None:
-    """Send a page."""
     await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
 
 

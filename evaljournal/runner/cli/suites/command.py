@@ -4,7 +4,6 @@ It is a session of each run that is not finished, all in one loop. Nothing is wr
 mistake in one evaluation is reported before anything starts. An error that ends one run later does not end the others.
 """
 
-import functools
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.options.locate import enter_offline, load_reference, locate_evaluation, settings_text
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.session import draw
 from evaljournal.runner.cli.suites.discovery import discover
 from evaljournal.runner.cli.suites.views import finish_suite, run_details
 from evaljournal.runner.cli.terminal.display import (
@@ -35,9 +35,7 @@ from evaljournal.runner.cli.terminal.display import (
     open_intact_run,
     open_run,
     progress_tenths,
-    redraw,
     supports_screen,
-    terminal,
 )
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
@@ -61,7 +59,7 @@ _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
 def run_suite(
     references: tuple[str, ...], path: Path | None, values: Mapping[str, Any], options: Mapping[str, Any]
 ) -> NoReturn:
-    """Start a suite; `values` are those of the command line."""
+    """`values` are those of the command line."""
     with user_code():
         new_suite = discover(references, values)
         entries = [
@@ -85,9 +83,11 @@ def resume_suite(
     if reference is not None or names:
         flag = "--task" if reference is not None else f"--{names[0].replace('_', '-')}"
         raise UsageError(f"{flag} applies to a single run, not to a suite; omit it, or pass the path of the run")
+
     suite, changes = read_suite(path), overrides(values)
     if any(is_held(run) for run in suite.runs.values()):
         raise UsageError(f"{path} is running; {command('watch', path)} shows it live")
+
     with user_code():
         command_suite = CommandSuite(suite, options, trust=trust)
         items: dict[str, LoadedEvaluation] = {}
@@ -107,6 +107,7 @@ def resume_suite(
             command_suite.states[entry.name] = state
             if item is not None:
                 items[entry.name] = item
+
         is_shared = _merge_budget(suite, command_suite.states.values(), changes)
         for name, item in items.items():
             state = command_suite.states[name]
@@ -130,6 +131,7 @@ def _load(
         except UsageError:
             if state.started is not None:
                 raise  # Otherwise nothing was recorded in it, and it starts.
+
     if not (trust or suite.is_own):
         reference = printable(entry.reference, 200)
         problem = f"{suite.path} was not started by you on this machine, and names {reference}"
@@ -164,8 +166,6 @@ def budget_share(run: Path) -> BudgetShare | None:
 
 
 class CommandSuite:
-    """A session of a suite, started by a command."""
-
     def __init__(
         self, suite: Suite, options: Mapping[str, Any], *, paths: Iterator[Path] | None = None, trust: bool = False
     ) -> None:
@@ -174,15 +174,16 @@ class CommandSuite:
         self._options = options
         self._paths = paths
         self._trust = trust
+
         self._parts: dict[str, tuple[LoadedEvaluation, dict[str, Any]]] = {}
         self.states: dict[str, RunState] = {}
         """Name → the state of its run; a run that has not started has no record."""
         self.errors: dict[str, BaseException] = {}
         """Name → why its run ended, or cannot be resumed."""
         self._outcomes: dict[str, Outcome] = {}
-        """Name → how its session ended."""
         self._live_runs: dict[str, LiveRun] = {}
         """Name → its run, once it has started."""
+
         self._sessions: dict[str, Session] = {}
         self._unprepared = set[str]()
         self._unended = set[str]()
@@ -191,15 +192,15 @@ class CommandSuite:
         """Set when all runs are prepared, so that some may have started."""
 
     def add(self, name: str, item: LoadedEvaluation, state: RunState, settings: Mapping[str, Any]) -> None:
-        """Add a run to the session."""
         self._parts[name] = item, dict(settings)
         self.states[name] = state
 
     def run(self, *, is_shared: bool) -> None:
-        """Run the evaluations that were added; `is_shared`: they have one budget."""
+        """`is_shared`: the runs have one budget."""
         if not self._parts:
             echo(f"{self._suite.path}: nothing to resume", err=True)
             return
+
         shares = shared_budget(self.states) if is_shared else {}
         session_options = {name: self._options[name] for name in _SESSION_OPTIONS if name in self._options}
         leaves = False
@@ -213,9 +214,11 @@ class CommandSuite:
             options |= {"observer": partial(self._observe, name), "wait_ready": partial(self._wait_start, name)}
             session = self._sessions[name] = Session(evaluation, run, **options)
             session.on_unresponsive = partial(self._abandon, name)
+
         if self._paths is not None and self._options["leave"] and not leaves:
             raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
         self._unprepared, self._unended = set(self._sessions), set(self._sessions)
+
         with unwrap_exception_groups():
             try:
                 with handle_signals(lambda *_: self._interrupt(), *STOP_SIGNALS):
@@ -233,7 +236,6 @@ class CommandSuite:
                 session.interrupt()
 
     async def _run_sessions(self) -> None:
-        """Run all sessions to their ends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show)
             async with trio.open_nursery() as sessions:
@@ -306,8 +308,13 @@ class CommandSuite:
             state = live_run.state if live_run is not None else state
             text = "" if error is None else f"ended early: {one_line(_message(error))}"
             return SuiteRow(name=name, state=state if state and state.started else None, error=text)
-        state, now, stop_status = live_run.state, live_run.now(), live_run.stop_status()
-        return SuiteRow(name=name, state=state, now=now, total=live_run.total, stop_status=stop_status)
+        return SuiteRow(
+            name=name,
+            state=live_run.state,
+            now=live_run.now(),
+            total=live_run.total,
+            stop_status=live_run.stop_status(),
+        )
 
     async def _show(self) -> None:
         await self._start_event.wait()
@@ -315,14 +322,8 @@ class CommandSuite:
         await (self._draw() if is_drawn else self._print_lines())
 
     async def _draw(self) -> None:
-        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
-
-        console, title = terminal(stderr=True), f"{self._suite.name}  {self._suite.path}"
-        with Screen(console=console, auto_refresh=False, transient=True) as screen:
-            while True:
-                frame = suite_panel(self._rows(), title=title, width=console.width, height=console.height)
-                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
-                await trio.sleep(FRAME_INTERVAL)
+        title = f"{self._suite.name}  {self._suite.path}"
+        await draw(lambda console: suite_panel(self._rows(), title=title, width=console.width, height=console.height))
 
     async def _print_lines(self) -> None:
         echo(
@@ -341,12 +342,10 @@ class CommandSuite:
             await trio.sleep(FRAME_INTERVAL)
 
     def finish(self) -> NoReturn:
-        """Print the summary and exit."""
         rows = self._rows()
         finish_suite(self._suite, rows, {row.name: self._details(row) for row in rows}, as_json=self._options["json"])
 
     def _details(self, row: SuiteRow) -> tuple[int, list[str]]:
-        """Return the exit code of an evaluation, and why it did not pass."""
         if (error := self.errors.get(row.name)) is not None:
             if (code := _exit_code(error)) == BUG:
                 lines = "".join(traceback.format_exception(error))

@@ -25,8 +25,6 @@ _SHARED: Final = ("prices",)
 
 @attrs.frozen
 class NewSuite:
-    """A suite to run."""
-
     name: str
     evaluations: Sequence[LoadedEvaluation]
     settings: Mapping[str, Any]
@@ -59,20 +57,24 @@ def discover(references: Sequence[str], values: Mapping[str, Any]) -> NewSuite:
     paths = table.pop(SUITE, references)
     if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str) for path in paths):
         raise UsageError(f'write {SUITE} as a list of files and directories, such as ["evals/capitals.py"]', path=references[0])
+
     name = (
         values.get("name") or table.pop("name", None) or (Path(references[0]).resolve().stem if len(references) == 1 else SUITE)
     )
     if not isinstance(name, str):
         raise UsageError("name must be a text", path=references[0])
+
     settings = flat_table(table, Path(references[0])) | command_line_settings(values)
     changes = read_settings(settings, Path(references[0]))  # A wrong key is an error before the evaluations are imported.
     options = {option: values[option] for option in _SHARED if option in values}
+
     evaluations = [item for path in cast("Sequence[str]", paths) for item in _load(path, options)]
     if not evaluations:
         raise UsageError(f"{' '.join(paths)} has no evaluation: no *.py file defines one, and no *.toml file has `data`")
     records = [item.reference for item in evaluations if is_definition_record(item.reference)]
     if options and not any(Definition.decode(record).options for record in records):
         raise UsageError("--prices applies to chat models and judges of evaluations without code; the suite has none")
+
     _check_names(evaluations)
     return NewSuite(re.sub(r"[^\w.-]+", "-", name).strip("-.") or SUITE, evaluations, settings, changes)
 
@@ -113,7 +115,6 @@ def _check_names(evaluations: list[LoadedEvaluation]) -> None:
 
 
 def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise a UsageError for options that a suite does not have."""
     rejected_names = [name for name in ("config", *_REJECTED) if options[name] is not None]
     labels = {option.name: option.label for option in OPTIONS}
     for name in (*rejected_names, *(name for name in values if name in DEFINITION and name not in {"name", *_SHARED})):

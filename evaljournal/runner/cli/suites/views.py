@@ -16,15 +16,15 @@ from evaljournal.replay.render.suite import SuiteRow, larger_budget, suite_panel
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import one_line, printable, quote
-from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
+from evaljournal.runner.cli import BUG, DAMAGED, FAILED, OUTPUT_FAILED, UNDECIDED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.terminal.display import (
     current_time,
     exit_code,
+    live_screen,
     open_run,
     print_json,
     redraw,
     supports_screen,
-    terminal,
 )
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.definition.gates import problems
@@ -32,7 +32,7 @@ from evaljournal.runner.errors import command
 from evaljournal.runner.sessions.suite_file import Suite
 from evaljournal.runner.signals import until_signal
 
-EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, 1, 5, 0)
+EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, FAILED, UNDECIDED, 0)
 """The exit code of a suite is the first of these that one of its evaluations has."""
 Details = Mapping[str, tuple[int, list[str]]]
 """Evaluation → its exit code, and why it did not pass."""
@@ -43,7 +43,6 @@ _PAUSE: Final = 9
 
 
 def suite_exit_code(codes: Iterable[int]) -> int:
-    """Return the exit code of a suite."""
     occurring = set(codes)
     return next((code for code in EXIT_CODES if code in occurring), 0)
 
@@ -58,11 +57,10 @@ def run_details(state: RunState | None, path: Path, detail: str = "") -> tuple[i
     is_finished = state.outcome == "finished"
     is_obvious = not detail or (state.outcome == "budget" and larger_limits(state))
     lines = problems(state, path) if is_finished else [] if is_obvious else [detail]
-    return exit_code(state, stopped=not is_finished, path=path), lines
+    return exit_code(state, path, stopped=not is_finished), lines
 
 
 def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as_json: bool) -> NoReturn:
-    """Print the summary of a suite and exit with its code."""
     code = suite_exit_code(code for code, _ in details.values())
     try:
         echo("\n".join(report_lines(suite, rows, details)), err=as_json)
@@ -76,11 +74,9 @@ def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as
 
 
 def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> Iterator[str]:
-    """Yield the lines of the summary of a suite."""
     code = suite_exit_code(code for code, _ in details.values())
     ending = "finished" if all(row.state is not None and row.state.outcome == "finished" for row in rows) else "not finished"
-    path = printable(str(suite.path), 500)
-    yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {path}"
+    yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {printable(str(suite.path), 500)}"
     yield from table_lines(rows)
     for name, (_, lines) in details.items():
         yield from (f"{printable(name, 40)}: {one_line(line, 500)}" for line in lines)
@@ -90,7 +86,6 @@ def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> It
 
 
 def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
-    """Return the command to run next."""
     path, states = quote(suite.path), {row.name: row.state for row in rows if row.state is not None}
     if code in {UNFINISHED, USAGE}:
         limits = larger_budget(list(states.values()))
@@ -99,13 +94,12 @@ def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
             return next_command_of_run(states[stopped_runs[0]], suite.runs[stopped_runs[0]])
         options = (f" --budget {unit}={limit:.12g}" for unit, limit in limits.items() if stopped_runs)
         return f"evaljournal resume {path}{''.join(options)}"
-    if code == 1 and any(state.failed for state in states.values()):
+    if code == FAILED and any(state.failed for state in states.values()):
         return f"evaljournal resume {path} --retry-failed"
     return f"evaljournal verify {path}" if code == DAMAGED else f"evaljournal report {path} --open"
 
 
 def suite_json(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> dict[str, Any]:
-    """Return the summary of a suite as JSON."""
     code = suite_exit_code(code for code, _ in details.values())
     evaluations = [
         {
@@ -186,16 +180,15 @@ def watch_suite(suite: Suite, *, as_json: bool) -> None:
 
 async def _watch(suite: Suite, *, is_drawn: bool, quiet: bool) -> None:
     import trio  # noqa: PLC0415  # as above
-    from rich.live import Live  # noqa: PLC0415  # slow to import
 
-    console, last_text = terminal(), ""
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
+    last_text = ""
+    with live_screen() as screen:
         while any(is_held(path) for path in suite.runs.values()):
             started = trio.current_time()
             rows = [_row(name, view) for name, view in (await trio.to_thread.run_sync(_views, suite)).items()]
             if is_drawn:
-                title = f"{suite.name}  {suite.path}"
-                redraw(screen, suite_panel(rows, title=title, width=console.width, height=console.height))
+                title, size = f"{suite.name}  {suite.path}", screen.console.size
+                redraw(screen, suite_panel(rows, title=title, width=size.width, height=size.height))
             elif not quiet and (text := totals_text(rows)) != last_text:
                 echo(last_text := text)
             await trio.sleep(max(_MIN_INTERVAL, _PAUSE * (trio.current_time() - started)))

@@ -34,7 +34,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record, variant_problem
 from evaljournal.replay.text import columns, printable
-from evaljournal.runner.cli import DAMAGED, OUTPUT_FAILED, UNFINISHED, CommandError
+from evaljournal.runner.cli import DAMAGED, FAILED, OUTPUT_FAILED, UNDECIDED, UNFINISHED, CommandError
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import OutputFailed, command_stream, echo, flush_output, write_data, writing_output
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from evaljournal.replay.review.reviewed import Reviewed
 
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
-
-FAILED: Final = 1
-UNDECIDED: Final = 5
 
 FRAME_INTERVAL: Final = 0.2
 """Seconds between two frames of the live screen."""
@@ -106,7 +103,6 @@ _Compared = tuple[LoadedRun, "Side"]
 
 
 def difference_lines(a: _Compared, b: _Compared) -> Iterator[str]:
-    """Yield the corrected scores of both runs, and their corrected differences."""
     for name, (run, side) in (("A", a), ("B", b)):
         yield from (f"{name}  {line}" for line in corrected_lines(run, side.variant))
     reviews = _review_of(a[0]), _review_of(b[0])
@@ -167,7 +163,6 @@ def check_variant(view: LoadedRun, variant: str | None) -> None:
 
 
 def groups_by(view: LoadedRun, key: str) -> dict[str, str]:
-    """Return the group of each trial by a key of its metadata."""
     grouping = view.grouping(key)
     if key not in grouping.keys:
         raise UsageError(f"no case of {view.path} has {key!r} in its metadata{suggest(key, grouping.keys)}")
@@ -223,7 +218,6 @@ def current_time(view: LoadedRun) -> float:
 
 
 def _idle_reasons(view: LoadedRun, now: float) -> list[dict[str, Any]]:
-    """Return why slots of a running run are idle, as JSON."""
     if not view.is_live or view.problem is not None:
         return []
     return [view_json(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
@@ -237,12 +231,10 @@ def _next_command(view: LoadedRun) -> str:
 
 
 def fork_command(path: Path, seq: int) -> str:
-    """Return the command that starts a new run from a record."""
     return f"evaljournal fork {shlex.quote(str(path))} --at {seq} -o NEW"
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS  # Keys of a forged journal may be numbers.
     try:
         data = orjson.dumps(value, option=options)
@@ -309,7 +301,7 @@ def finish(
     With `as_json`, its summary and `fields` are printed as JSON, and the report goes to standard error. `output_problem` is
     why other files of the run are incomplete: it is printed last, and the exit code of a finished run is then 1.
     """
-    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers, path=path) or (FAILED if output_problem else 0)
+    code = exit_code(state, path, stopped=bool(stop_reason), scorers=scorers) or (FAILED if output_problem else 0)
     try:
         if report:
             echo(report, err=as_json)
@@ -326,7 +318,7 @@ def finish(
     sys.exit(code)
 
 
-def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), path: Path | None = None) -> int:
+def exit_code(state: RunState, path: Path, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
     """Return the exit code of a run: 3 if it was stopped, 1 if it has errors, unscored outputs or a missed gate.
 
     5 if only gates on its review are missed, for which there are too few labels.
@@ -340,7 +332,6 @@ def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), pa
 
 
 def supports_screen(stream: TextIO) -> bool:
-    """Return whether a live screen can be drawn on a stream."""
     return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
@@ -360,7 +351,6 @@ class ProgressPrinter:
     """
 
     printed_tenth: int | None = None
-    """The tenths of the last line."""
     printed_at: float = 0.0
     """Time of the last line, in the seconds of `t`."""
     err: bool = False
@@ -369,7 +359,6 @@ class ProgressPrinter:
     stalled_at: float = -math.inf
 
     def update(self, state: RunState, *, now: float, total: int | None) -> None:
-        """Print a line if one is due."""
         tenths = progress_tenths(state, total)
         is_stalled = bool(stall_reason(state, now=now, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
         continues = self.is_stalled and not is_stalled and not state.outcome
@@ -386,6 +375,13 @@ def _is_recent(time: float, now: float) -> bool:
     return 0 <= now - time < MAX_LINE_INTERVAL  # Negative after the start of a session, which resets the seconds.
 
 
+def live_screen(*, stderr: bool = False) -> "Live":
+    """Return a screen that `redraw` draws; its last frame is removed at the end."""
+    from rich.live import Live  # noqa: PLC0415  # slow to import
+
+    return Live(console=terminal(stderr=stderr), auto_refresh=False, transient=True)
+
+
 Show = Callable[[LoadedRun, float], None]
 """Shows a run as of a time, in the seconds of `t`."""
 
@@ -395,16 +391,14 @@ def redraw(screen: "Live", frame: "Group") -> None:
 
     In a terminal that became narrower, the lines of the last frame have wrapped into more rows, which are erased first.
     """
-    from rich.console import Group  # noqa: PLC0415  # slow to import
-    from rich.control import Control  # noqa: PLC0415  # slow to import
-    from rich.segment import ControlType  # noqa: PLC0415  # slow to import
-    from rich.text import Text  # noqa: PLC0415  # slow to import
+    from rich import console, control, segment, text  # noqa: PLC0415  # slow to import
 
     last_frame = screen.get_renderable()
-    lines = [line for line in last_frame.renderables if isinstance(line, Text)] if isinstance(last_frame, Group) else []
-    wrapped_rows = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines)
+    lines = last_frame.renderables if isinstance(last_frame, console.Group) else []
+    wrapped_rows = sum(max(0, line.cell_len - 1) // screen.console.width for line in lines if isinstance(line, text.Text))
     if wrapped_rows:
-        screen.console.control(Control(*[(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)] * wrapped_rows))
+        erase_row = [(segment.ControlType.ERASE_IN_LINE, 2), (segment.ControlType.CURSOR_UP, 1)]
+        screen.console.control(control.Control(*erase_row * wrapped_rows))
     screen.update(frame, refresh=True)
 
 
@@ -415,8 +409,5 @@ def run_display() -> Generator[Show]:
         printer = ProgressPrinter()
         yield lambda run, now: printer.update(run.state, now=now, total=run.total)
         return
-    from rich.live import Live  # noqa: PLC0415  # slow to import
-
-    console = terminal()
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
-        yield lambda run, now: redraw(screen, render_screen(run, now, console.width))
+    with live_screen() as screen:
+        yield lambda run, now: redraw(screen, render_screen(run, now, screen.console.width))

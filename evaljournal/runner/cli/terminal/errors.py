@@ -22,11 +22,14 @@ _HINTS: Final[dict[Hint, Callable[[Path], str]]] = {
 
 
 def exit_code(exc: JournalError) -> int:
-    """Return the exit code for an error of the journal."""
     match exc:
-        case errors.JournalDamaged() | errors.NotSalvageable() | errors.InvalidRecord():
-            return DAMAGED
-        case errors.BlobDamaged() | errors.SegmentLost():
+        case (
+            errors.JournalDamaged()
+            | errors.NotSalvageable()
+            | errors.InvalidRecord()
+            | errors.BlobDamaged()
+            | errors.SegmentLost()
+        ):
             return DAMAGED
         case errors.JournalFailed():
             return UNFINISHED

@@ -4,7 +4,6 @@ The streams may be closed, full, or closed by the user's code.
 """
 
 import codecs
-import contextlib
 import io
 import os
 import shutil
@@ -25,12 +24,12 @@ class _LossyStderr(io.TextIOWrapper):
     """
 
     def write(self, text: str, /) -> int:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: its buffer was closed or detached.
+        with suppress(OSError, ValueError):  # ValueError: its buffer was closed or detached.
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
             super().flush()
 
     def close(self) -> None:
@@ -74,7 +73,7 @@ def command_stream(name: Literal["stdout", "stderr"]) -> TextIO:
     return stream
 
 
-@contextlib.contextmanager
+@contextmanager
 def restore_streams() -> Generator[None]:
     """Restore standard output and standard error after code that may close or replace them or their file descriptors."""
     copies = {fd: os.dup(fd) for fd in _STANDARD[1:] if _is_open(fd)}
@@ -83,6 +82,7 @@ def restore_streams() -> Generator[None]:
     _command_streams.update(outer_streams or streams)
     for name in ("__stdout__", "__stderr__"):  # If a task closed the real ones, the report would be lost.
         setattr(sys, name, sys.stderr)
+
     try:
         yield
     finally:
@@ -91,7 +91,7 @@ def restore_streams() -> Generator[None]:
         for name, stream in streams.items():
             setattr(sys, name, stream)
         for fd, copy in copies.items():
-            with contextlib.suppress(OSError):  # The copy may have been closed as well.
+            with suppress(OSError):  # The copy may have been closed as well.
                 if not _is_open(fd) or not os.path.sameopenfile(fd, copy):
                     os.dup2(copy, fd)
                 os.close(copy)
