@@ -11,7 +11,6 @@ from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import duration, money, plural, printable
 
 _MAX_BATCHES: Final = 5
-"""Open batches that are listed."""
 _CANCELLED: Final = frozenset({"cancelled", "canceled"})
 
 

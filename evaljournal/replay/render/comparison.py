@@ -122,7 +122,6 @@ def change_text(change: TrialChange) -> str:
 
 
 def table_lines(table: ComparisonTable) -> Iterator[str]:
-    """Yield a table as lines."""
     yield from _rows(table)
     if any(row.is_pareto_optimal for row in table.rows):
         front = f"* on the Pareto front of {_name(table.score or '')} against cost"
@@ -188,7 +187,6 @@ def table_columns(table: ComparisonTable) -> Iterator[tuple[str, list[str]]]:
 
 
 def _pad(header: str, cells: Sequence[str], *, left: bool = False) -> Sequence[str]:
-    """Return the header and the cells with equal width."""
     width = max(map(len, (header, *cells)))
     return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
 

@@ -31,11 +31,9 @@ _AFTER_MISSES: Final = "restore the recorded requests, or add --no-offline --on-
 _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
-"""Causes of errors that are listed."""
 _MAX_NAMES: Final = 3
 """Trials that are named for a cause."""
 _MAX_SHARDS: Final = 20
-"""Missing shards that are listed."""
 
 CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
 _OUTCOMES: Final = {
@@ -50,7 +48,6 @@ _OUTCOMES: Final = {
     "dataset_failed": "stopped (the cases could not be read)",
     "budget": "stopped by its budget",
 }
-"""How a session ended → its text."""
 
 
 def final_report(
@@ -144,7 +141,6 @@ def next_step(state: RunState, path: Path | str, causes: "Sequence[_Cause] | Non
 
 
 def next_command(state: RunState, path: Path | str) -> str:
-    """Return the command to run next, ready to copy."""
     return _next_command(state, _first_repair(state, _causes(state)), path)
 
 
@@ -173,12 +169,10 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
 
 
 def report_command(path: Path | str) -> str:
-    """Return the command that opens the report of a run in a browser."""
     return f"evaljournal report {quote(path)} --open"
 
 
 def cancel_command(state: RunState, path: Path | str) -> str:
-    """Return the command that cancels the open batches of a run."""
     has_task = state.started is not None and state.started.task
     return f"evaljournal cancel {quote(path)}{'' if has_task else ' --task FILE.py:NAME'}"
 
@@ -248,13 +242,11 @@ def _causes(state: RunState) -> list[_Cause]:
 
 
 def _first_repair(state: RunState, causes: Sequence[_Cause]) -> _Repair | None:
-    """Return what the most frequent error needs."""
     is_last_problem = state.outcome in {"finished", "same_error", "failed_fast"}
     return _repair(state, causes[0]) if causes and is_last_problem else None
 
 
 def _repair(state: RunState, cause: _Cause) -> _Repair | None:
-    """Return what an error needs: a longer timeout, another model or URL, or a fix of the line that raised."""
     timeout, task = state.settings.get("timeout"), state.started.task if state.started else ""
     if cause.reason == "timed_out" and isinstance(timeout, int | float):
         return _Repair("", ("--retry-failed", f"--timeout {2 * timeout:g}"))
@@ -408,7 +400,6 @@ def _reusable_steps(state: RunState) -> int:
 
 
 def _error_lines(state: RunState, causes: Sequence[_Cause], path: Path | str) -> Iterator[str]:
-    """Yield the errors by cause, and what fixes each."""
     if not causes:
         return
     yield f"{plural(state.failed, 'error')}:"

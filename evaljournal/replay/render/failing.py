@@ -22,7 +22,6 @@ from evaljournal.replay.text import as_json, as_text, cell_width, pad, plural, p
 DEFAULT_WIDTH: Final = 80
 """Characters in a line, if the width of the terminal is unknown."""
 _MAX_CASES: Final = 5
-"""Failing cases that are listed."""
 _NAME_CHARS: Final = 24
 _ARROW: Final = " → "
 _MIN_WIDTH: Final = 23
@@ -41,7 +40,6 @@ class ListedCases:
 
 
 def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH) -> Iterator[str]:
-    """Yield the first cases with a failing score: output → expected output, and the reasons."""
     if cases := listed_cases(state):
         yield f"{cases.heading}:"
         yield from _case_lines(state, path, cases.suffixes, width)
@@ -101,7 +99,6 @@ def _has_failing(state: RunState) -> bool:
 
 
 def _case_lines(state: RunState, path: Path | str, suffixes: Mapping[str, str], width: int) -> Iterator[str]:
-    """Yield the output and expected output of trials, each with a suffix, and the reasons of their failing scores."""
     labels = {name: printable(name, _NAME_CHARS) for name in suffixes}
     column = max(map(cell_width, labels.values()))
     for (name, suffix), values in zip(suffixes.items(), listed_values(state, path, list(suffixes)), strict=True):

@@ -16,7 +16,6 @@ from evaljournal.replay.text import duration, escape_controls, printable, shorte
 
 _CELL: Final = "text-align: left; vertical-align: top; white-space: pre-wrap; overflow-wrap: anywhere"
 _VALUE_CHARS: Final = 300
-"""Characters of an output or a reason that are shown."""
 
 
 def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", problems: Iterable[str] = ()) -> str:
@@ -42,7 +41,6 @@ def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", pr
 
 
 def _case_rows(state: RunState, path: Path | str, names: Sequence[str]) -> Iterable[Sequence[str]]:
-    """Yield trials with output, expected output and scores, each failing one with its reason."""
     for name, values in zip(names, listed_values(state, path, names), strict=True):
         output, expected = ("", "") if values is None else value_texts(values.output, values.expected)
         trial = state.trials[name]

@@ -152,7 +152,6 @@ class ScoreText:
 
     @property
     def notes(self) -> str:
-        """What is excluded, and the versions of the scorer."""
         return "; ".join(filter(None, (self.exclusions and f"excluded: {self.exclusions}", self.versions)))
 
 

@@ -160,7 +160,6 @@ def _progress(state: RunState, line: "Text", *, total: int | None, width: int, r
 
 
 def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str = "") -> "Text":
-    """Append a bar, and how many of the trials are done."""
     share = min(1.0, done / total) if total else 1.0
     text = f"  {done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
     bar_width = max(10, min(40, width - len(text)))

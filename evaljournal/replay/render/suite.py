@@ -31,8 +31,6 @@ _FRAME_LINES: Final = 7
 
 @attrs.frozen(kw_only=True)
 class SuiteRow:
-    """One evaluation of a suite, as it is shown."""
-
     name: str
     state: RunState | None = None
     """None if its run has not started."""
@@ -49,12 +47,10 @@ class SuiteRow:
 
     @property
     def trials(self) -> int | None:
-        """Number of trials; None if unknown."""
         return None if self.state is None else self.total or total_trials(self.state)
 
     @property
     def status(self) -> str:
-        """How the run ended, or what it waits for."""
         state, now = self.state, self.now
         if self.error:
             return self.error
@@ -71,7 +67,6 @@ class SuiteRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
         name, state, trials = printable(self.name, _MAX_NAME), self.state, self.trials
         if state is None:
             return name, "-", "-", "-", "-", printable(self.status, 200)
@@ -86,7 +81,6 @@ def _mean(state: RunState, scorer: str) -> str:
 
 
 def table_lines(rows: Sequence[SuiteRow]) -> list[str]:
-    """Return the table with its header."""
     return columns([HEADER, *(row.cells for row in rows)])
 
 

@@ -38,7 +38,6 @@ from evaljournal.replay.text import as_words, columns, digits, duration, money, 
 _MAX_MODELS: Final = 3
 """Maximum number of models without a price to list."""
 _MAX_VARIANTS: Final = 8
-"""Maximum number of variants to list."""
 _MAX_SCORES: Final = 3
 """Maximum number of scores in a line."""
 _MAX_SCORER_ERRORS: Final = 3
@@ -59,7 +58,6 @@ _RETRY_NOUNS: Final = {
 
 
 def trials_text(state: RunState) -> str:
-    """Return the counts of trials with an output, with an error, and withdrawn."""
     after_failures = f" ({state.totals.recovered:,} after a failed attempt)" if state.totals.recovered else ""
     parts = [f"{plural(state.completed, 'output')}{after_failures}", plural(state.failed, "error")]
     if state.outcome and (unscored_outputs := state.totals.stages["scoring"]):
@@ -93,12 +91,10 @@ def _retry_text(reason: str, count: int) -> str:
 
 
 def score_lines(scores: Mapping[str, ScoreSummary], trials: TrialCounts | Totals) -> Iterator[str]:
-    """Yield one line per scorer, with how many trials are excluded, and how many answers were not complete."""
     yield from columns([(printable(scorer, 24), score_text(score, trials=trials)) for scorer, score in scores.items()])
 
 
 def pairwise_lines(summary: Summary) -> Iterator[str]:
-    """Yield the verdicts of pairwise judges, of each variant if there are several."""
     if summary.variants is None:
         yield from (f"{printable(scorer, 40)}  {pairwise_text(result)}" for scorer, result in summary.pairwise.items())
         return
@@ -125,7 +121,6 @@ def variant_lines(state: RunState) -> Iterator[str]:
 
 
 def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
-    """Yield the name and the results of each variant."""
     for name, totals in state.variants.items():
         if totals.total:
             yield printable(name, 40) or "(no variant)", variant_result(state, totals)
@@ -166,7 +161,6 @@ def best_variant_lines(state: RunState) -> Iterator[str]:
 
 
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:
-    """Yield the results of each group, or of the first `limit` groups."""
     yield f"by {printable(key)}:"
     for label, group in islice(groups.items(), limit):
         trials = group.trials
@@ -220,7 +214,6 @@ def saved_usage(steps: StepCounts) -> dict[str, float]:
 
 
 def _saved_text(steps: StepCounts) -> str:
-    """Return the usage that reused steps have saved: `41 steps reused, $3.12 not paid again`."""
     usage = saved_usage(steps)
     amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
     return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
@@ -298,7 +291,6 @@ def adopted_lines(state: RunState) -> Iterator[str]:
 
 
 def version_notes(state: RunState) -> Iterator[str]:
-    """Yield notes on results from older versions of the task or of a scorer."""
     yield from adopted_lines(state)
     for scorer, tally in state.scores.items():
         if versions := versions_text(tally.versions, tally.from_older_version):

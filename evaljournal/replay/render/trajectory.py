@@ -25,7 +25,6 @@ from evaljournal.replay.text import (
 )
 
 _VALUE_CHARS: Final = 60
-"""Maximum characters of an input or an output in a line."""
 _ERROR_CHARS: Final = 200
 _NAME_CHARS: Final = 40
 _LABEL_WIDTH: Final = 10
@@ -130,7 +129,6 @@ def _one_line(value: Any) -> str:
 
 
 def message_text(message: Message, separator: str = "\n") -> str:
-    """Return the text of a message and its tool calls."""
     calls = (f"{call.name}({as_text(call.arguments)})" for call in message.tool_calls)
     return separator.join(filter(None, (message.text, *calls)))
 
