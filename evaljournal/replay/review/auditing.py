@@ -13,8 +13,6 @@ from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 
 
 class ReviewAuditor:
-    """An audit of a review in progress."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self.review = Review()
@@ -80,7 +78,6 @@ class ReviewAuditor:
 
 
 def _label_problems(event: Annotated, review: Review) -> Iterator[str]:
-    """Yield what is wrong with a label, given the records before it."""
     key = OutputKey(event.case, event.fingerprint, event.output)
     earlier_label = review.newest.get((key, event.name, event.reviewer))
     expected = 0 if earlier_label is None else earlier_label.seq

@@ -49,7 +49,6 @@ class Label(Annotated):
 
     @property
     def key(self) -> OutputKey:
-        """What it belongs to."""
         return OutputKey(self.case, self.fingerprint, self.output)
 
 
@@ -82,7 +81,6 @@ class Review:
     imported: list[Label] = attrs.field(factory=list[Label])
     """Labels of an import that is not complete; they do not count."""
     is_importing: bool = False
-    """Whether an import has begun and not ended."""
 
     @property
     def labels(self) -> list[Label]:
@@ -168,7 +166,6 @@ def read_review(run: Path) -> Review:
 
 
 def fold_review(path: Path) -> Review:
-    """Read the journal of a review."""
     review, seq = Review(), 1
     with reject_invalid_record(path, lambda: seq):
         for record in read(path):

@@ -56,8 +56,6 @@ _FAMILY: Final = re.compile(r"[a-z]+")
 
 @attrs.frozen
 class Reviewed:
-    """A run with the labels of its outputs."""
-
     run: LoadedRun
     review: Review
     labels: Mapping[str, Sequence[Label]]
@@ -239,7 +237,6 @@ class Disagreement:
     label: Value
     """The label of most reviewers, or the mean of numbers."""
     notes: Sequence[str]
-    """The reviewers' notes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -279,8 +276,6 @@ class Bias:
 
 @attrs.frozen(kw_only=True)
 class Agreement:
-    """How well a scorer agrees with human labels."""
-
     question: str
     """Name of the scorer and of the labels."""
     kind: str
@@ -426,8 +421,6 @@ def _errors(units: Mapping[str, Unit], kind: str) -> dict[str, tuple[float, floa
 
 @attrs.define
 class _Details:
-    """What is read from the records."""
-
     digests: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
     """Trial → digest of its output."""
     judges: set[str] = attrs.field(factory=set[str])

@@ -95,7 +95,6 @@ def rate_text(rate: Rate | None) -> str:
 
 
 def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
-    """Yield the figures of an agreement, each with its name."""
     has_scores = agreement.alpha is not None or bool(agreement.confusion)
     if agreement.kind != "number" and has_scores:
         yield "Gwet's AC1", coefficient_text(agreement.ac1)
