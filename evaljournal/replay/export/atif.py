@@ -161,7 +161,6 @@ def _arguments(value: Any) -> dict[str, Any]:
 
 
 def _metrics(usage: Mapping[str, float]) -> dict[str, Any]:
-    """Return tokens and cost under ATIF's names."""
     values = {name: next((usage[key] for key in keys if key in usage), None) for name, keys in _TOKENS.items()}
     metrics: dict[str, Any] = {name: as_integer(value) for name, value in values.items() if value is not None}
     return metrics | ({"cost_usd": usage["cost"]} if "cost" in usage else {})

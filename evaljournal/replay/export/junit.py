@@ -21,7 +21,6 @@ _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 
 def junit(source: Source) -> Iterator[bytes]:
-    """Write the run as test suites."""
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     for number, variant in enumerate(source.variants or [""]):
         yield from _suite(source, variant, number)

@@ -26,7 +26,6 @@ from evaljournal.replay.text import as_text, plural, printable, reason_text
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
-"""Maximum characters of a value."""
 _LINE_CHARS: Final = 1_000
 """Maximum characters of a line before escaping, which makes it up to six times as long."""
 _FRAME_CHARS: Final = 300
@@ -124,7 +123,6 @@ def _add_summary(document: _Document, state: RunState) -> None:
 
 
 def _add_differences(document: _Document, comparison: Comparison) -> None:
-    """Add the counts of a comparison with the baseline, and a table of the differences."""
     trials = compared_text(comparison, " with the baseline")
     not_done = f"{comparison.not_done:,} not done in both" if comparison.not_done else ""
     exclusions = ", ".join(filter(None, (not_done, unpaired_text(comparison, "the baseline", "the run"))))
@@ -141,7 +139,6 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
 
 
 def _add_review(document: _Document, source: Source, variant: str | None) -> None:
-    """Add the corrected scores, and how well scorers agree with human labels, if the run has a review."""
     if (reviewed := open_review(source.run)) is None:
         return
     side = Side(source.run.state, variant=variant)
@@ -194,7 +191,6 @@ def _case_cells(source: Source, trial: TrialValues) -> Iterator[str]:
 
 
 def _result_cell(source: Source, trial: TrialValues) -> str:
-    """Return the output of a trial, or why it failed and its last error."""
     state = source.run.state.trials[trial.trial]
     if state.stage != "failed":
         return _cell(source.load(trial.output))

@@ -34,8 +34,6 @@ _DEFAULT_PROVIDER: Final = "openai"
 
 @attrs.frozen
 class ModelCall:
-    """A call to a model."""
-
     model: str = ""
     """Requested model; empty if it is unknown, or if the task is not a model."""
     provider: str = ""
@@ -66,14 +64,11 @@ class TaskModels:
 
 @attrs.frozen
 class TaskModel:
-    """The model that a run's definition names."""
-
     model: str
     host: str
 
     @classmethod
     def from_definition(cls, task: Mapping[str, Any]) -> "TaskModel":
-        """Find the model in the recorded definition of a task."""
         model = text_field(task, "model") or text_field(fields_of(task.get("body")), "model")
         try:
             host = urlsplit(text_field(task, "address") or text_field(task, "base_url")).hostname or ""
@@ -82,7 +77,6 @@ class TaskModel:
         return cls("" if "{" in model else model, host)
 
     def call(self, request: Any) -> ModelCall:
-        """Return the model call of an attempt with this request."""
         body = fields_of(request)
         body = fields_of(body.get("body")) or body
         model = text_field(body, "model") or self.model

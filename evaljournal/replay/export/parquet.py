@@ -40,7 +40,6 @@ def parquet(source: Source, rows: Rows) -> Iterator[bytes]:
 
 
 def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterator[list[list[Any]]]:
-    """Turn rows into columns, one row group at a time."""
     group: list[list[Any]] = [[] for _ in columns]
     size = 0
     for row in rows:

@@ -26,8 +26,6 @@ _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(micros
 
 
 class Source:
-    """The records of a run in order, and its trials by name."""
-
     def __init__(self, path: Path | str, at: int | None = None) -> None:
         """Read a run, in full or up to record `at`; it is loaded when it is first needed."""
         self._path = Path(path)
@@ -118,7 +116,6 @@ class Source:
                 yield self.trial(name, index)
 
     def trial(self, name: str, index: Index | None = None) -> TrialDetails:
-        """Read one trial."""
         self.trial_name = name
         details = read_trial(index or self.index, self.state, name, self.load)
         if details.stage == "withdrawn":
@@ -137,7 +134,6 @@ class Source:
         return [name for name, totals in self.state.variants.items() if totals.total]
 
     def totals(self, variant: str | None) -> Totals:
-        """Return the sums over the trials of one variant, or of the run."""
         return self.state.totals if variant is None else self.state.variants[variant]
 
     @property

@@ -37,8 +37,6 @@ class MissingExtra(JournalError):
 
 @attrs.frozen
 class Column:
-    """A column, and how to get its value from a row."""
-
     name: str
     kind: Kind
     get: Callable[[Row], Any]
@@ -46,14 +44,11 @@ class Column:
 
 @attrs.frozen
 class Table:
-    """Rows and their columns."""
-
     rows: Iterator[Row]
     columns: list[Column]
 
 
 def table(source: Source, rows: Rows) -> Table:
-    """Return a table of a run."""
     match rows:
         case "trials":
             content = _trials(source)
@@ -73,14 +68,12 @@ def table(source: Source, rows: Rows) -> Table:
 
 
 def _with_variants(content: Table, state: RunState) -> Table:
-    """Add the column `variant` after `trial`."""
     trial, *other_columns = content.columns
     rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
     return Table(rows, [trial, Column("variant", "text", _field("variant")), *other_columns])
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
-    """Write one JSON object per line."""
     for row in table(source, rows).rows:
         yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -103,13 +96,11 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
 
 
 def typed_value(column: Column, row: Row) -> Any:
-    """Return the value of a column with the type of the column."""
     value = column_value(column, column.get(row))
     return value if column.kind != "time" else datetime.fromisoformat(value) if value else None
 
 
 def column_value(column: Column, value: Any) -> Any:
-    """Convert a value to the type of its column."""
     if value is None or column.kind not in {"any", "number"}:
         return value
     return as_text(value) if column.kind == "any" else float(value)
@@ -253,7 +244,6 @@ def _labels(source: Source) -> Iterator[Row]:
 
 
 def _score_kind(state: RunState, scorers: Collection[str]) -> Kind:
-    """Return the kind of a column with the scores of these scorers."""
     types = {_type(score) for trial in state.trials.values() for name, (_, score) in trial.scores.items() if name in scorers}
     return "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
 
