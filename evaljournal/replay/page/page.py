@@ -116,8 +116,6 @@ _MIN_RUNS: Final = 2
 
 @attrs.frozen(kw_only=True)
 class PageRun:
-    """A run on a page."""
-
     run: LoadedRun
     content: Content
     audit: Audit
@@ -224,7 +222,6 @@ def _review(run: LoadedRun) -> list[dict[str, Any]]:
 
 
 def _score_tiles(summary: Summary, review: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the title, the figure and the notes of each score's tile, and the interval of a share."""
     tiles, corrected = list[dict[str, Any]](), {result["name"]: result["corrected"] for result in review}
     orders = {order for result in summary.pairwise.values() for order in result.orders}
     for scorer, score in summary.scores.items():
@@ -422,7 +419,6 @@ def _changed_names(changed: Sequence[str]) -> str:
 
 
 def _definition_texts(side: Side) -> dict[str, str]:
-    """Return the definition of a side as texts by name: model, prompt and parameters of the task, cases, scorers, revision."""
     run_started = side.state.started
     if run_started is None:
         return {}

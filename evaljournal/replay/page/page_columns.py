@@ -37,9 +37,7 @@ _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""
 _NOTE_CHARS: Final = 300
 _MAX_NOTES: Final = 100
-"""Maximum number of notes shown for one attempt."""
 _MAX_FILES: Final = 200
-"""Maximum number of changed files shown for one attempt."""
 _SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
 _OUTCOME_NUMBERS: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
@@ -229,7 +227,6 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
 
 
 def _changes(value: Any, length: int) -> dict[str, Any]:
-    """Return the changed files of an attempt, and the beginning of its diff."""
     try:
         files, diff = recorded_changes(value.load() if isinstance(value, Blob) else value)
     except BlobDamaged:
@@ -407,7 +404,6 @@ def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, i
 
 
 def _deltas(numbers: Iterable[int]) -> Iterator[int]:
-    """Return the difference between each number and the previous one."""
     return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
 
 

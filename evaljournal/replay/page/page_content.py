@@ -117,7 +117,6 @@ class PageSteps:
         return content
 
     def add_judge_call(self, value: Any, span: int, seq: int, length: int) -> None:
-        """Add the prompt and the reply of a judge."""
         if isinstance(value, Blob):
             try:
                 value = orjson.loads(blobs.content(value))
