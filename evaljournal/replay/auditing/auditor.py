@@ -43,8 +43,6 @@ def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Au
 
 
 class Auditor:
-    """An audit in progress."""
-
     def __init__(
         self, rules: RulesFactory | None = None, state: RunState | None = None, lifecycle: Lifecycle | None = None
     ) -> None:
@@ -92,7 +90,6 @@ class Auditor:
         self._decisions_reproduced = 0
 
     def apply(self, record: Record) -> None:
-        """Check the next record."""
         if self._is_over:
             return
         is_file_event = record.event.__class__ in _FILE_EVENTS
@@ -112,11 +109,9 @@ class Auditor:
 
     @property
     def state(self) -> RunState:
-        """The state after the last record."""
         return self._state
 
     def result(self) -> Audit:
-        """Return the result so far."""
         self._limits.flush()
         state = self._state
         totals = TrialTotals(
@@ -188,7 +183,6 @@ class Auditor:
         self._retry_rules = self._rules_of(event)
 
     def _rules_of(self, event: events.SessionStarted) -> RetryRules | None:
-        """Return the retry rules of a session; None if retries are not recomputed."""
         run_started = self._state.started
         if self._rules_factory is None or run_started is None:
             return None

@@ -96,8 +96,6 @@ def stop_problems(state: RunState, event: events.RunStopped) -> Iterator[str]:
 
 
 class StepRules:
-    """Checks the steps of each attempt in flight."""
-
     def __init__(self, state: RunState) -> None:
         self._state = state
         """The state before the record that is checked."""
@@ -122,7 +120,6 @@ class StepRules:
             self._seconds_spent[event.trial] = event.spent
 
     def end(self, event: events.StepEvent) -> Iterator[str]:
-        """Check a step that was completed, failed or reused."""
         numbers = self._numbers.setdefault(event.trial, set())
         if event.step < 1 or event.step in numbers:
             yield f"{event.trial!r} has a second step {event.step} in attempt {event.attempt}"
@@ -140,7 +137,6 @@ class StepRules:
         numbers.add(event.step)
 
     def clear(self, trial: str) -> None:
-        """Forget the last attempt at a trial."""
         for per_attempt in (self._numbers, self._reused_seqs, self._seconds_spent):
             per_attempt.pop(trial, None)
 
@@ -216,7 +212,6 @@ class StartRules:
         self._paced_starts[event.key] = max(due_time, t)
 
     def end(self, name: Hashable) -> None:
-        """Remove an ended attempt or call."""
         key, epoch = self._open.pop(name, ("", -1))
         if epoch == self._epochs[key]:
             self._counts[key] -= 1
@@ -314,18 +309,15 @@ class LimitRules:
         self._origin = self._state.policy.known_limits.session_origin(record.at, record.t, is_independent=is_independent)
 
     def see(self, limit: events.RateLimitSeen, record: Record) -> None:
-        """Add a limit that was seen."""
         if is_valid(limit):
             self._append(_Entry(self._origin + record.t, record.seq, limit.key, {}, None, limit))
 
     def start(self, event: events.AttemptStarted | events.ScorerCallStarted, record: Record) -> None:
-        """Add an attempt or a scorer call with a need."""
         need, scorer = parse_need(event.need), event.scorer if isinstance(event, events.ScorerCallStarted) else ""
         self._open.setdefault(event.trial, {})[scorer] = event.key, need
         self._append(_Entry(self._origin + record.t, record.seq, event.key, need, (event.trial, scorer)))
 
     def step(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
-        """Add a step with a need."""
         need, time = parse_need(event.need), self._origin + record.t
         call = event.trial, event.step
         self._append(_Entry(time - max(event.elapsed, 0.0), record.seq, event.key, need, call))
@@ -346,7 +338,6 @@ class LimitRules:
                 del calls[scorer]
 
     def end(self, trial: str) -> None:
-        """Forget the calls of a trial that is done."""
         self._open.pop(trial, None)
 
     def _settle(self, key: str, need: Need, usage: Any, record: Record) -> bool:
