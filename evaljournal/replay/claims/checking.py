@@ -34,8 +34,6 @@ Recompute = Callable[[Mapping[str, Any], str, str], Iterator[tuple[str, Any, str
 
 
 class Line(NamedTuple):
-    """One line of the result of a check."""
-
     subject: str
     status: Literal["ok", "failed", "unchecked"]
     text: str

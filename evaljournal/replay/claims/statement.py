@@ -131,8 +131,6 @@ class Means:
 
 @attrs.frozen(kw_only=True)
 class Statement:
-    """A statement with the members that a check needs."""
-
     payload: bytes
     signatures: Sequence[bytes]
     content: Mapping[str, Any]
@@ -143,7 +141,6 @@ class Statement:
 
     @property
     def claim_texts(self) -> list[str]:
-        """What is claimed, a line for each claim."""
         if self.is_plan:
             return [f"{claim} planned" for claim in self.claims]
         notes = [f", {plural(count, *texts)}" for name, texts in _HISTORY.items() if (count := self.own["history"].get(name))]
