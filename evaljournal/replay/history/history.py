@@ -31,8 +31,6 @@ smaller share of the cases of the reference in common is not part of the trend."
 
 
 class Entry(NamedTuple):
-    """A run in a history."""
-
     path: str
     run: RunDigest
     columns: Sequence[CaseColumns]
@@ -74,7 +72,6 @@ class Point:
     scorer_changed: bool
     """Whether the scorer's version is not that of the reference."""
     failed: int
-    """Failed trials."""
     p95: float | None
     """95th percentile of the latency of all outputs, in seconds."""
     cost: float | None
@@ -85,8 +82,6 @@ class Point:
 
 @attrs.frozen(kw_only=True)
 class CaseHistory:
-    """The outcomes of one case, run by run."""
-
     case: str
     variant: str
     outcomes: str
