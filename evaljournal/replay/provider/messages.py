@@ -37,8 +37,6 @@ _GEMINI_FUNCTIONS: Final = (("functionCall", "function_call"), ("functionRespons
 
 @attrs.frozen
 class ToolCall:
-    """A tool call that a model requested."""
-
     name: str
     arguments: Any
     """Parsed, if they were valid JSON."""
@@ -47,8 +45,6 @@ class ToolCall:
 
 @attrs.frozen
 class Message:
-    """One message of a conversation."""
-
     role: str
     """`user`, `assistant`, `tool`, `system`, …; empty if unknown."""
     text: str

@@ -89,7 +89,6 @@ class StreamReport(Report):
         self._parser = EventParser()
 
     def feed(self, content: bytes) -> None:
-        """Add received bytes."""
         self._read(self._parser.feed(self._decoder.decode(content)))
 
     def end(self) -> None:
