@@ -12,6 +12,7 @@ import attrs
 from evaljournal.replay.provider.messages import Message, messages_of
 from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.state.definition import load_definition
+from evaljournal.replay.state.usage import is_amount
 
 _PROVIDERS: Final = {
     "openai.com": "openai",
@@ -83,9 +84,7 @@ class TaskModel:
         if not model:
             return ModelCall(host=self.host)
         numbers = {
-            "max_tokens" if name == "max_completion_tokens" else name: value
-            for name, value in body.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            "max_tokens" if name == "max_completion_tokens" else name: value for name, value in body.items() if is_amount(value)
         }
         return ModelCall(model, _provider(self.host), self.host, messages_of(body), numbers)
 

@@ -22,6 +22,7 @@ from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.results.pairing import score
 from evaljournal.replay.runs.loaded_run import LoadedRun, read_values, reject_invalid_record
 from evaljournal.replay.state.trial import TrialState, Value
+from evaljournal.replay.state.usage import is_amount
 
 Method = Literal["uniform", "stratified", "disagreements"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
@@ -242,13 +243,13 @@ _Trials = Mapping[str, TrialState]
 def _stratified(trials: _Trials, names: Sequence[str], name: str) -> Stratum:
     """One stratum for each score, or each quarter of the numbers; rare labels are one stratum."""
     values = {trial: score(trials[trial], name) for trial in names}
-    numbers = sorted(value for value in values.values() if isinstance(value, int | float) and not isinstance(value, bool))
+    numbers = sorted(filter(is_amount, values.values()))
     bounds = [numbers[len(numbers) * quarter // _STRATA] for quarter in range(1, _STRATA)] if numbers else []
     common_values = {value for value, _ in Counter(values.values()).most_common(_STRATA)}
 
     def stratum(trial: str) -> Hashable:
         value = values[trial]
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_amount(value):
             return sum(value >= bound for bound in bounds)
         return repr(value) if value in common_values else ""
 
