@@ -41,7 +41,7 @@ from evaljournal.replay.review.correction import (
     labels_alone,
 )
 from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, population, read_review, review_path
-from evaljournal.replay.runs.loaded_run import LoadedRun, read_values
+from evaljournal.replay.runs.loaded_run import LoadedRun, TrialValues, read_values
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import JUDGE_NOTE
@@ -335,16 +335,20 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
     kind = _kind(label.value for own in labels.values() for label in own)
     unscored = {trial for trial in labels if kind == "number" and scores and not is_summable(scores[trial])}
     labels = {trial: own for trial, own in labels.items() if trial not in unscored}
+
     consensus = {trial: value for trial, own in labels.items() if (value := _consensus(own, kind)) is not None}
     trials, rated = side.state.trials, consensus if scores else {}
     units = {trial: Unit((scores[trial], value), weights.get(trial, 1.0)) for trial, value in rated.items()}
     people = {trial: Unit(tuple(label.value for label in own), weights.get(trial, 1.0)) for trial, own in labels.items()}
     ratings = {trial: Unit((scores[trial], *unit.values), unit.weight) for trial, unit in people.items() if scores}
+
     measures: dict[str, Measure] = {} if kind == "number" else {"ac1": ac1, "kappa": kappa}
-    alpha_measure = {"alpha": alpha_of_numbers if kind == "number" else alpha}
+    alpha_measure = alpha_of_numbers if kind == "number" else alpha
     pairs = coefficients(by_case(units, trials), measures) if units else {}
     errors = _errors(units, kind)
-    details = _read_details(reviewed, side, name, errors)
+    digests, judges = _read_digests_and_judges(reviewed.run, name)
+    lengths = {values.trial: _output_length(values) for values in read_values(reviewed.run.path, trials, errors)}
+
     return Agreement(
         question=name,
         kind=kind,
@@ -370,10 +374,10 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
             for trial, value in rated.items()
             if scores[trial] != value
         ],
-        consistency=_consistency(scores, trials, details.digests),
-        position_flips=_position_flips(side, name, details.judges),
-        length=_length_bias(errors, trials, details.lengths),
-        own_family=_own_family(errors, trials, details.judges),
+        consistency=_consistency(scores, trials, digests),
+        position_flips=_position_flips(side, name, judges),
+        length=_length_bias(errors, trials, lengths),
+        own_family=_own_family(errors, trials, judges),
     )
 
 
@@ -390,9 +394,9 @@ def _consensus(labels: Sequence[Label], kind: str) -> Value | None:
     return None if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]
 
 
-def _alpha(units: Mapping[str, Unit], trials: Mapping[str, TrialState], measure: Mapping[str, Measure]) -> Coefficient | None:
+def _alpha(units: Mapping[str, Unit], trials: Mapping[str, TrialState], measure: Measure) -> Coefficient | None:
     pairable_units = {trial: unit for trial, unit in units.items() if len(unit.values) > 1}
-    return coefficients(by_case(pairable_units, trials), measure)["alpha"] if pairable_units else None
+    return coefficients(by_case(pairable_units, trials), {"alpha": measure})["alpha"] if pairable_units else None
 
 
 def _confusion(units: Iterable[Unit]) -> list[Cell]:
@@ -419,29 +423,24 @@ def _errors(units: Mapping[str, Unit], kind: str) -> dict[str, tuple[float, floa
     return {trial: (float(judge) - float(label), weight) for trial, judge, label, weight in rows if is_summable(judge)}
 
 
-@attrs.define
-class _Details:
-    digests: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
-    """Trial → digest of its output."""
-    judges: set[str] = attrs.field(factory=set[str])
-    """Models of the scorer."""
-    lengths: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Trial → characters of its output."""
+def _read_digests_and_judges(run: LoadedRun, name: str) -> tuple[dict[str, bytes], set[str]]:
+    """Return trial → digest of its output, and the models that the scorer called, in one pass over the records."""
+    digests: dict[str, bytes] = {}
+    judges: set[str] = set()
+    scorers = {name, name.partition(".")[0]}
 
-
-def _read_details(reviewed: Reviewed, side: Side, name: str, trials: Iterable[str]) -> _Details:
-    details, scorer = _Details(), name.partition(".")[0]
-    for record in reviewed.run.records():
-        add_digest(details.digests, record)
+    for record in run.records():
+        add_digest(digests, record)
         event = record.event
         if isinstance(event, Noted) and event.name == JUDGE_NOTE:
             note = event.value.load() if isinstance(event.value, Blob) else event.value
-            if isinstance(note, dict) and note.get("scorer") in {scorer, name} and isinstance(model := note.get("model"), str):
-                details.judges.add(model)
-    for values in read_values(reviewed.run.path, side.state.trials, trials):
-        output = values.output.load() if isinstance(values.output, Blob) else values.output
-        details.lengths[values.trial] = len(as_text(output))
-    return details
+            if isinstance(note, dict) and note.get("scorer") in scorers and isinstance(model := note.get("model"), str):
+                judges.add(model)
+    return digests, judges
+
+
+def _output_length(values: TrialValues) -> int:
+    return len(as_text(values.output.load() if isinstance(values.output, Blob) else values.output))
 
 
 def _consistency(
