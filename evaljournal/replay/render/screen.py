@@ -56,12 +56,12 @@ _STOP_REASONS: Final = {
 """Why a run is being stopped, if the user has not interrupted it."""
 
 
-def seconds_left(state: RunState, *, now: float, total: int | None) -> float | None:
-    """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
+def time_left_text(state: RunState, *, now: float, total: int | None) -> str:
+    """Return the estimated time left at this session's rate; empty if unknown, if none is left or if the run is stalled."""
     done = state.totals.done - state.trials.done_before
-    if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now):
-        return None
-    return max(0, total - state.totals.done) * now / done
+    if total is None or total <= state.totals.done or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now):
+        return ""
+    return f"about {duration(max(1, round((total - state.totals.done) * now / done)))} left"
 
 
 def stall_reason(state: RunState, *, now: float, min_pause: float = LONG_PAUSE) -> str:
@@ -175,8 +175,8 @@ def _rate(state: RunState, *, now: float, total: int | None) -> str:
     if stall:
         return f" · {stall}"
     rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
-    time_left = seconds_left(state, now=now, total=total)
-    return f"{rate} · about {duration(max(1, round(time_left)))} left" if time_left else rate
+    time_left = time_left_text(state, now=now, total=total)
+    return f"{rate} · {time_left}" if time_left else rate
 
 
 def stopping_text(state: RunState, reason: str, time_left: float) -> str:
@@ -292,9 +292,8 @@ def line(state: RunState, *, now: float, total: int | None) -> str:
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
     parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without_steps) else []
-    time_left = seconds_left(state, now=now, total=total)
-    if time_left:
-        parts.append(f"about {duration(max(1, round(time_left)))} left")
+    if time_left := time_left_text(state, now=now, total=total):
+        parts.append(time_left)
     parts += [f"budget: {budget_text}"] if (budget_text := spent_text(state)) else []
     if idle_reasons:
         parts.append(f"waiting: {one_line(idle_reasons)}")

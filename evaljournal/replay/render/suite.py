@@ -10,14 +10,14 @@ import attrs
 
 from evaljournal.replay.render.ending import ending_text, larger_limits, total_trials
 from evaljournal.replay.render.phrases import mean_text
-from evaljournal.replay.render.screen import progress_line, seconds_left
+from evaljournal.replay.render.screen import progress_line, time_left_text
 from evaljournal.replay.results.budget_text import quantity
 from evaljournal.replay.runs.idle import one_line, reasons
 from evaljournal.replay.state.budget import round_up
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import total
-from evaljournal.replay.text import columns, duration, escape_controls, money, or_dash, plural, printable
+from evaljournal.replay.text import columns, escape_controls, money, or_dash, plural, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -61,9 +61,9 @@ class SuiteRow:
         if self.stop_status is not None:
             return f"stopping: {plural(len(state.trials.running) + state.totals.stages['scoring'], 'attempt')} in flight"
         waits = [reason for reason in reasons(state, now=now, total=self.total) if reason.reason != "none_left"]
-        time_left = seconds_left(state, now=now, total=self.total)
-        parts = [f"about {duration(max(1, round(time_left)))} left"] if time_left else []
-        return " · ".join([*parts, *([f"waiting: {one_line(waits)}"] if waits else [])]) or "running"
+        time_left = time_left_text(state, now=now, total=self.total)
+        waiting = f"waiting: {one_line(waits)}" if waits else ""
+        return " · ".join(filter(None, (time_left, waiting))) or "running"
 
     @property
     def cells(self) -> tuple[str, ...]:
