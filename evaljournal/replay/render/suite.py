@@ -72,12 +72,11 @@ class SuiteRow:
             return name, "-", "-", "-", "-", printable(self.status, 200)
         done = f"{state.totals.done:,}" if trials is None else f"{state.totals.done:,} of {trials:,}"
         scorer = main_scorer((name, tally.kind) for name, tally in state.scores.items() if tally.mean is not None)
-        score = "-" if scorer is None else f"{printable(scorer, _MAX_SCORER)} {_mean(state, scorer)}"
+        score = "-"
+        if scorer is not None:
+            tally = state.scores[scorer]
+            score = f"{printable(scorer, _MAX_SCORER)} {mean_text(tally.kind, tally.mean)}"
         return name, done, f"{state.failed:,}", score, or_dash(total(state.usage, "cost"), money), printable(self.status, 200)
-
-
-def _mean(state: RunState, scorer: str) -> str:
-    return mean_text(state.scores[scorer].kind, state.scores[scorer].mean)
 
 
 def table_lines(rows: Sequence[SuiteRow]) -> list[str]:
@@ -101,11 +100,9 @@ def totals_text(rows: Sequence[SuiteRow]) -> str:
 
 def _progress(rows: Sequence[SuiteRow]) -> tuple[int, int | None]:
     """Return how many trials are done, and of how many; None if that is unknown."""
-    totals = [row.trials for row in rows]
-    known_totals = [count for count in totals if count is not None]
-    return sum(row.state.totals.done for row in rows if row.state), sum(known_totals) if len(known_totals) == len(
-        totals
-    ) else None
+    done = sum(row.state.totals.done for row in rows if row.state)
+    totals = [count for row in rows if (count := row.trials) is not None]
+    return done, sum(totals) if len(totals) == len(rows) else None
 
 
 def _shared_budget(states: Sequence[RunState]) -> Iterator[tuple[str, float, float]]:
@@ -137,6 +134,7 @@ def suite_panel(rows: Sequence[SuiteRow], *, title: str, width: int, height: int
     if len(rows) > room:
         running = [row for row in rows if row.now is not None and not (row.state and row.state.outcome)]
         shown = [*running, *(row for row in rows if row not in running)][:room]
+
     done, trials = _progress(rows)
     header, *lines = table_lines(shown)
     texts = [
@@ -150,6 +148,7 @@ def suite_panel(rows: Sequence[SuiteRow], *, title: str, width: int, height: int
     texts.append(Text(totals_text(rows)))
     if any(row.stop_status is not None for row in rows):
         texts.append(Text("stopping; press Ctrl-C again to interrupt the attempts in flight", style="bold yellow"))
+
     for text in texts:
         text.plain = escape_controls(text.plain)
         text.no_wrap = True
