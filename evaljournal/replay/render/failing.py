@@ -65,7 +65,7 @@ def listed_cases(state: RunState) -> ListedCases | None:
     if not count:
         return None
     case_count = len(cases) or count
-    outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
+    outputs = plural(state.totals.outputs, "output")
     in_cases = f", in {plural(case_count, 'case')}" if case_count < count else ""
     heading = f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{in_cases}"
     suffixes = dict.fromkeys(names.values(), "")

@@ -239,7 +239,7 @@ def blocking_call_lines(state: RunState) -> Iterator[str]:
 
 def answer_lines(state: RunState, *, verbose: bool = False) -> Iterator[str]:
     """Yield how many outputs are truncated or declined, if any, and which models gave the outputs, with `verbose`."""
-    outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
+    outputs = plural(state.totals.outputs, "output")
     not_scored = {outcome: ", so not scored" if state.totals.excluded[outcome] else "" for outcome in ("truncated", "declined")}
     for cause, count in state.totals.truncation_causes.items():
         if count:
@@ -284,10 +284,9 @@ def adopted_lines(state: RunState) -> Iterator[str]:
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
-    if state.sessions.task_versions.older_outputs:
-        outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
-        verb = "is" if state.sessions.task_versions.older_outputs == 1 else "are"
-        yield f"{state.sessions.task_versions.older_outputs:,} of {outputs} {verb} from an older version of the task"
+    if count := state.sessions.task_versions.older_outputs:
+        verb = "is" if count == 1 else "are"
+        yield f"{count:,} of {plural(state.totals.outputs, 'output')} {verb} from an older version of the task"
 
 
 def version_notes(state: RunState) -> Iterator[str]:
