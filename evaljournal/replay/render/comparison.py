@@ -34,7 +34,10 @@ _MAX_NAMES: Final = 3
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     """Yield a comparison as lines; each list shows at most `limit` trials and the number of the others."""
-    yield _datasets(comparison)
+    if unpaired := unpaired_text(comparison):
+        yield f"{plural(comparison.common, 'common trial')}, {unpaired}"
+    else:
+        yield f"the same {plural(comparison.common, 'trial')} in both runs"
     if comparison.not_done:
         yield f"{comparison.not_done:,} of {comparison.common:,} common trials are not done in both runs and are not compared"
     if comparison.definition_changes:
@@ -42,6 +45,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for side, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
         if scorers:
             yield f"scorers only in {side}: {', '.join(printable(scorer, 24) for scorer in scorers)}"
+
     yield compared_text(comparison)
     yield from _score_lines(comparison.scores)
     if (comparisons := max((difference.comparisons for difference in comparison.scores.values()), default=0)) > 1:
@@ -52,6 +56,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))
+
     for title, changes in (("broken", comparison.broken), ("fixed", comparison.fixed), ("changed", comparison.changed)):
         rows = [f"{printable(change.trial)}: {change_text(change)}" for change in islice(changes, limit)]
         yield from _list(title, rows, len(changes))
@@ -78,12 +83,6 @@ def answer_lines(comparison: Comparison, a: str = "A", b: str = "B") -> Iterator
         by_variant = answers.models if comparison.model_drift else answers.mixed_models
         for variant, models in by_variant.items():
             yield f"{name}{f'@{_name(variant)}' if variant else ''} was {served_text(models)}"
-
-
-def _datasets(comparison: Comparison) -> str:
-    if trials := unpaired_text(comparison):
-        return f"{plural(comparison.common, 'common trial')}, {trials}"
-    return f"the same {plural(comparison.common, 'trial')} in both runs"
 
 
 def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:

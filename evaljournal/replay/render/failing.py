@@ -54,8 +54,11 @@ def listed_cases(state: RunState) -> ListedCases | None:
     """
     if not any(tally.booleans for tally in state.scores.values()):
         return _lowest_cases(state)
+    if all(tally.mean == 1 for tally in state.scores.values() if tally.booleans):
+        return None  # Without a pass over the trials.
+
     count, names, cases = 0, dict[str, str](), set[str]()
-    for name, trial in state.trials.items() if _has_failing(state) else ():
+    for name, trial in state.trials.items():
         if trial.failing_scorers:
             count += 1
             if state.scores.is_grouped_by_case:
@@ -64,10 +67,12 @@ def listed_cases(state: RunState) -> ListedCases | None:
                 names.setdefault(trial.case, name)
     if not count:
         return None
+
     case_count = len(cases) or count
     outputs = plural(state.totals.outputs, "output")
     in_cases = f", in {plural(case_count, 'case')}" if case_count < count else ""
     heading = f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{in_cases}"
+
     suffixes = dict.fromkeys(names.values(), "")
     if sum(tally.booleans > 0 for tally in state.scores.values()) > 1:
         scorers = {
@@ -75,6 +80,7 @@ def listed_cases(state: RunState) -> ListedCases | None:
             for name in suffixes
         }
         suffixes = {name: f"  ({text})" for name, text in scorers.items()}
+
     more = case_count - len(names)
     others = plural(more, "more case") if case_count < count else f"{more:,} more"
     return ListedCases(heading, suffixes, f"and {others}" if more > 0 else "")
@@ -91,11 +97,6 @@ def _lowest_cases(state: RunState) -> ListedCases | None:
         return None
     suffixes = {name: f"  ({score_value_text(value)})" for name, value in lowest}
     return ListedCases(f"lowest {printable(scorer, _NAME_CHARS)}", suffixes)
-
-
-def _has_failing(state: RunState) -> bool:
-    """Return whether a score fails, without a pass over the trials."""
-    return any(tally.booleans > 0 and tally.mean != 1 for tally in state.scores.values())
 
 
 def _case_lines(state: RunState, path: Path | str, suffixes: Mapping[str, str], width: int) -> Iterator[str]:

@@ -184,10 +184,14 @@ def steps_text(steps: StepCounts, per_second: float | None = None) -> str:
     """Return how many steps were executed and reused: `81 steps (2 errors), 4.2/s · 41 steps reused, $3.12 not paid again`."""
     errors = f" ({plural(steps.failed, 'error')})" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
-    text = f"{plural(steps.completed + steps.failed, 'step')}{errors}{rate}"
-    seconds = steps.seconds_waited
-    waited = f" · {duration(seconds)} waiting for rate limits, summed over calls" if seconds > 0 else ""
-    return f"{text} · {_saved_text(steps)}{waited}" if steps.reused else f"{text}{waited}"
+    parts = [f"{plural(steps.completed + steps.failed, 'step')}{errors}{rate}"]
+    if steps.reused:
+        usage = saved_usage(steps)
+        amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
+        parts.append(f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}")
+    if steps.seconds_waited > 0:
+        parts.append(f"{duration(steps.seconds_waited)} waiting for rate limits, summed over calls")
+    return " · ".join(parts)
 
 
 def replayed_text(replayed: ReplayedCounts) -> str:
@@ -200,8 +204,7 @@ def replayed_text(replayed: ReplayedCounts) -> str:
 
 def substitution_lines(state: RunState) -> Iterator[str]:
     """Yield what `what-if` has replaced: `what-if: calls from step 3 on to gpt-5.4-nano, with another system prompt`."""
-    replaced = substitution(state.settings)
-    if replaced:
+    if replaced := substitution(state.settings):
         model, prompt = replaced.get("live_model"), "live_system" in replaced
         parts = [f" to {printable(str(model), 80)}" if model else "", ", with another system prompt" if prompt else ""]
         yield f"what-if: calls from step {printable(str(replaced.get('live_from')), 20)} on{''.join(parts)}"
@@ -211,12 +214,6 @@ def saved_usage(steps: StepCounts) -> dict[str, float]:
     """Return the cost that reused steps have saved; if it is unknown, the tokens."""
     cost = {name: value for name, value in steps.usage_saved.items() if name == "cost" and value}
     return cost or {name: value for name, value in steps.usage_saved.items() if "token" in name.lower()}
-
-
-def _saved_text(steps: StepCounts) -> str:
-    usage = saved_usage(steps)
-    amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
-    return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
 
 
 def missing_step_lines(state: RunState) -> Iterator[str]:
