@@ -29,10 +29,12 @@ def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", pr
     elif summary.scores:
         scores = ((scorer, score_text(score, trials=summary.trials)) for scorer, score in summary.scores.items())
         parts.append(_table(("score", "mean"), scores))
+
     if cases := listed_cases(state):
         rows = _case_rows(state, path, list(cases.suffixes))
         parts.append(f"<p>{_text(cases.heading)}:</p>{_table(('trial', 'output', 'expected', 'scores'), rows)}")
         parts.append(f"<p>{_text(cases.more)}</p>" if cases.more else "")
+
     figures = [summary_text.trials_text(state), f"took {duration(state.elapsed)}" if state.sessions else ""]
     figures.append(summary_text.cost_text(summary.usage, summary.unpriced_models))
     parts.append(f"<p>{_text(' · '.join(filter(None, figures)))}</p>")
