@@ -110,14 +110,13 @@ class Source:
 
     def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
         """Return the trials in the order of enqueueing, or only trials in some stages or of one variant."""
-        index = self.index
         for name, trial in self.state.trials.items():
             if (not stages or trial.stage in stages) and variant in (None, trial.variant):
-                yield self.trial(name, index)
+                yield self.trial(name)
 
-    def trial(self, name: str, index: Index | None = None) -> TrialDetails:
+    def trial(self, name: str) -> TrialDetails:
         self.trial_name = name
-        details = read_trial(index or self.index, self.state, name, self.load)
+        details = read_trial(self.index, self.state, name, self.load)
         if details.stage == "withdrawn":
             details.scores.clear()
         return details
