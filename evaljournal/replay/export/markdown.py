@@ -53,8 +53,10 @@ class _Document:
         """Add a table of `count` rows; those that do not fit into a share of the remaining characters are only counted."""
         if not count:
             return
+
         self.add("", *((f"**{title}:**", "") if title else ()))
         self.add(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}")
+
         room, row_count = share * self._remaining_chars - _FRAME_CHARS, 0
         for cells in rows:
             row = f"| {' | '.join(cells)} |"
@@ -111,10 +113,10 @@ def _add_summary(document: _Document, state: RunState) -> None:
     name = state.started.evaluation if state.started is not None else "evaluation"
     title = f"{printable(name, _VALUE_CHARS)} {ending_text(state)}: {progress_text(state)} done"
     document.add(f"### {_line(title)}", "", _line(trials_text(state)))
+
     variants = [(_cell(name), _line(results)) for name, results in variant_rows(state)]
     document.add_table("", ("variant", "results"), variants, len(variants), 0.25)
-    results = ((name, score_text(score, trials=state.totals)) for name, score in summary.scores.items())
-    rows = ((_cell(name), _line(result)) for name, result in results)
+    rows = ((_cell(name), _line(score_text(score, trials=state.totals))) for name, score in summary.scores.items())
     document.add_table("", ("score", "result"), rows, len(summary.scores), 0.25)
     if summary.latency.count:
         document.add("", _line(latency_text(summary.latency, plural(summary.latency.count, "output"), "p50", "p95")))
@@ -129,6 +131,7 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
     document.add("", _line(f"{trials}; not compared: {exclusions}" if exclusions else trials))
     for line in answer_lines(comparison, "baseline", "run"):
         document.add("", _line(line))
+
     rows = [
         *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
         ("trials with all scores", comparison.completion, ""),
@@ -147,11 +150,13 @@ def _add_review(document: _Document, source: Source, variant: str | None) -> Non
         document.add("", _line(f"{name}: {basis_text(result)}"))
         if result.corrected is not None:
             document.add("", _line(next(corrected_lines({name: result.corrected}))))
+
         if confusion := confusion_table(result):
             header, *rows = [[*map(_line, row)] for row in confusion]
             document.add_table("", header, rows, len(rows), 0.1)
         figures = [(_line(figure), _line(text)) for figure, text in agreement_rows(result)]
         document.add_table("", ("agreement", ""), figures, len(figures), 0.1)
+
         disagreements = [
             (_cell(item.trial), _cell(item.judge), _cell(item.label), _cell("; ".join(item.notes)))
             for item in result.disagreements

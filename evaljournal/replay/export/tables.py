@@ -200,6 +200,7 @@ def _trials(source: Source) -> Table:
         for name, is_integer in source.index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
+
     rows = ({name: get(trial) for name, (_, get) in _TRIAL_FIELDS.items()} for trial in source.trials())
     return _with_labels(Table(rows, columns), source) if source.labels else Table(rows, columns)
 
@@ -210,6 +211,7 @@ def _with_labels(content: Table, source: Source) -> Table:
     for trial, labels in source.labels.items():
         for label in labels:
             by_trial.setdefault(trial, {}).setdefault(label.name, {})[label.reviewer] = label.value
+
     names = sorted({(name, reviewer) for labels in by_trial.values() for name in labels for reviewer in labels[name]})
     columns = [Column(f"label.{name}.{reviewer}", "any", _label_field(name, reviewer)) for name, reviewer in names]
     rows = ({**row, "labels": by_trial.get(row["trial"], {})} for row in content.rows)
@@ -279,7 +281,6 @@ ATTEMPT_COLUMNS: Final[dict[str, Kind]] = {
     "need": "any",
 }
 
-
 _ATTEMPTS: Final = """
     SELECT attempts.id, name FROM attempts JOIN trials ON trials.id = trial
     ORDER BY outcome = '', attempts.end_seq, attempts.id
@@ -296,9 +297,11 @@ def _attempts(source: Source) -> Iterator[Row]:
         attempt = read_attempt(index, source.trial_name, row, source.load)
         span, last_seq = attempt.span, row.end_seq or index.seq
         request = row if row.request_id in {row.id, -1} else index.attempt(row.request_id)
+
         usage = None
         for name, value in index.rows(_NOTES, row.trial, row.attempt, row.seq, last_seq):
             usage = _merge_usage(usage, noted_usage(name, index.value(value)))
+
         fields: Row = {
             "trial": span.trial,
             "attempt": span.attempt,
