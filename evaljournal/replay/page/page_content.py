@@ -68,17 +68,14 @@ class PageSteps:
         self._rows = index.add_table("page_steps", ("seq", "name_number", "content"))
         """Record of a step, number of its name, and its content as JSON; everything else is in the table `steps`."""
         self._judge_calls = index.add_table("page_judge_calls", ("seq", "span", "content"))
-        self._count = self.judge_calls = 0
+        self.count = self.judge_calls = 0
         self.names: dict[str, int] = {}
         self.omitted = 0
         self._remaining_chars = MAX_CHARS
 
-    def __len__(self) -> int:
-        return self._count
-
     def add(self, event: events.StepEvent, seq: int, length: int) -> None:
         """Add a step that the record `seq` ends; each of its values gets at most `length` characters."""
-        if len(self) >= MAX_STEPS:
+        if self.count >= MAX_STEPS:
             self.omitted += 1
             return
         number, content = 0, None
@@ -86,7 +83,7 @@ class PageSteps:
             number = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
             content = orjson.dumps(self._content(event, length))
         self._rows.append((seq, number, content))
-        self._count += 1
+        self.count += 1
 
     def _content(self, event: events.StepCompleted | events.StepFailed, length: int) -> dict[str, Any] | None:
         content: dict[str, Any] = {}
