@@ -21,6 +21,7 @@ from evaljournal.journal.format.lifecycle import STAGES, TRIAL_RULES
 from evaljournal.replay.index import Index
 from evaljournal.replay.page.page_text import MICRO, Text, page_text, visible_text
 from evaljournal.replay.provider.messages import Message, messages_of, reply_of
+from evaljournal.replay.provider.reports import fields_of
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.usage import JUDGE_NOTE, is_amount
 from evaljournal.replay.text import as_text, printable, without_variable_parts
@@ -96,21 +97,26 @@ class PageSteps:
         elif isinstance(event.usage, dict):
             amounts = {printable(name, 40): value for name, value in event.usage.items() if is_amount(value)}
             content["usage"] = dict(list(amounts.items())[:_MAX_UNITS])
+
         length = min(length, self._remaining_chars // _SHARE)
         if length < _MIN_CHARS:
             content["shortened"] = 1
             return content
+
         is_model = event.kind == "model"
-        messages = messages_of(event.input) if is_model and isinstance(event.input, dict) else []
-        if messages and isinstance(event.input, dict):
-            has_prompt = event.continues and any(event.input.get(name) for name in ("system", "instructions"))
+        request = fields_of(event.input) if is_model else {}
+        if messages := messages_of(request):
+            has_prompt = event.continues and (request.get("system") or request.get("instructions"))
             content["messages"] = self._messages(messages[1:] if has_prompt else messages, length)  # The prompt is the same.
         else:
             content["input"] = self._text(event.input, length)
+
         if isinstance(event, events.StepCompleted):
-            reply = reply_of(event.output) if is_model and not isinstance(event.output, Blob) else None
-            name = "output" if reply is None else "reply"
-            content[name] = self._text(event.output, length) if reply is None else self._message(reply, length)
+            reply = reply_of(event.output) if is_model else None
+            if reply is None:
+                content["output"] = self._text(event.output, length)
+            else:
+                content["reply"] = self._message(reply, length)
         return content
 
     def add_judge_call(self, value: Any, span: int, seq: int, length: int) -> None:
@@ -119,6 +125,7 @@ class PageSteps:
                 value = orjson.loads(blobs.content(value))
             except (BlobDamaged, OSError, ValueError):
                 value = None
+
         call = value if isinstance(value, dict) else {}
         length = min(length, self._remaining_chars // _SHARE)
         content: dict[str, Any] = {name: as_text(call.get(name, ""))[:_NAME_CHARS] for name in ("scorer", "model")}
@@ -193,6 +200,7 @@ class Content:
         kind, stage_change, count_change = event.__class__, 0, 0
         trial = state.trials.get(event.trial) if kind in _TRIAL_EVENTS else None  # type: ignore[union-attr]  # it has a trial
         old_stage = 0 if trial is None else STAGE_NUMBERS[trial.stage]
+
         index.path = run.path
         run.apply(record)
         index.apply(record)
@@ -200,6 +208,7 @@ class Content:
         if row is not None and kind in _TRIAL_EVENTS:
             stage = STAGE_NUMBERS[state.trials[row.name].stage]
             stage_change = 0 if stage == old_stage else old_stage << 4 | stage
+
         if isinstance(event, events.TrialScored | events.ScoringFailed):
             self.scorers.setdefault(event.scorer, len(self.scorers))
         elif isinstance(event, events.StepEvent) and row is not None and row.last_attempt is not None:
@@ -217,6 +226,7 @@ class Content:
             if state.policy.limit != self._limit:
                 self._limit = state.policy.limit
                 self.limits.append((record.seq, self._limit))
+
         number = -1 if row is None else row.id
         self._events.append((round(index.now * MICRO), _TYPE_NUMBERS[kind], number, stage_change, count_change))
 
