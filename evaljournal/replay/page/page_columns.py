@@ -69,6 +69,7 @@ def columns(content: Content, state: RunState, cursor: PageCursor = PageCursor()
     index = content.index
     if cursor.seq > index.seq:
         cursor = PageCursor()  # It belongs to another run.
+
     after_seq = cursor.seq
     index.create_indexes(TRIAL_INDEXES)
     if after_seq:
