@@ -7,6 +7,7 @@ known at its end only, so calls are checked in the order of their starts, once n
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
@@ -48,6 +49,7 @@ def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[st
         if event.reserved is not None:
             yield f"{event.trial!r} has a reserve, but the run has no budget"
         return
+
     expected = budget.reserve(variant, amounts(event.reserved))
     if event.reserved != expected:
         yield f"the reserve of {event.trial!r} is {event.reserved!r}, but the budget reserves {expected!r}"
@@ -65,6 +67,7 @@ def batch_problems(state: RunState, event: events.BatchPrepared | events.BatchCo
         elif unit := budget.exceeded_by(amounts(event.reserved)):
             yield "budget", f"batch {event.batch} is prepared, but the budget does not allow it ({unit})"
         return
+
     batch, lines = state.batches[event.batch], state.batches.lines.open[event.batch]
     if event.results != lines.used_lines:
         yield "batches", f"it counts {event.results:,} results of batch {event.batch}, but {lines.used_lines:,} were used"
@@ -171,6 +174,7 @@ class StartRules:
         key, t = event.key, record.t
         self._open[name] = key, self._epochs[key]
         self._counts[key] += 1
+
         pause = self._state.policy.pauses.get(key, Pause(0.0, ""))
         if t < pause.until - TIME_TOLERANCE:
             yield (
@@ -180,6 +184,7 @@ class StartRules:
         limit = self._state.policy.limits.get(key, math.inf)
         if self._counts[key] > limit and not event.probe:  # A probe may start while hung attempts fill all slots.
             yield "limit", f"{subject} starts with {self._counts[key]} in flight, above the limit of {limit}"
+
         yield from self._check_breaker(name, subject, event, pause.reason, t)
         yield from self._check_pace(subject, event, t)
 
@@ -193,6 +198,7 @@ class StartRules:
             yield "breaker", f"{subject} starts and is not a probe, but the circuit breaker is open ({reason!r})"
         if not event.probe:
             return
+
         if not is_open:
             yield "breaker", f"{subject} starts as a probe, but the circuit breaker is not open"
         _, last_t = self._probes.get(event.key, (None, -math.inf))
@@ -357,11 +363,8 @@ class LimitRules:
     def flush(self, until: float = float("inf")) -> None:
         """Check the calls that started before a time."""
         self._entries.sort(key=lambda entry: entry[:2])
-        count = 0
-        for entry in self._entries:
-            if entry.time >= until:
-                break
-            count += 1
+        count = bisect_left(self._entries, until, key=lambda entry: entry.time)
+        for entry in self._entries[:count]:
             self._check(entry)
         del self._entries[:count]
 
