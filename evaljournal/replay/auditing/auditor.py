@@ -121,12 +121,14 @@ class Auditor:
             withdrawn=state.totals.stages["withdrawn"],
             open=self._lifecycle.open_trials if self._open_trials is None else self._open_trials,
         )
+
         accounted_trials = totals.completed + totals.failed + totals.withdrawn + totals.open
         findings, count = list(self._findings.findings), self._findings.count
         if not self._is_over and totals.enqueued != accounted_trials:
             count += 1
             message = f"{plural(totals.enqueued, 'trial')} enqueued, but {accounted_trials:,} accounted for"
             findings.append(Finding(state.seq, "totals", message))
+
         return Audit(
             findings=tuple(findings),
             findings_omitted=count - len(findings),
@@ -230,10 +232,12 @@ class Auditor:
         if event.call != expected:
             self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
         self._calls[call_id] = event.call
+
         if event.batch:
             self._starts.add(call_id)
             self._check_line(event, record)
             return
+
         backoff_end = self._state.scoring.delayed.get(call_id, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
@@ -297,20 +301,23 @@ class Auditor:
         if holder is not None:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        if state.sessions.errors.repeated_errors[""].stops_run(
-            state.settings, early=False
-        ):  # Earlier versions did not stop after two.
+
+        # Not `early`: earlier versions did not stop after two trials.
+        if state.sessions.errors.repeated_errors[""].stops_run(state.settings, early=False):
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
+
         has_budget = state.budget is not None and state.budget.limits and event.key != REPLAYED
         if has_budget or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
+
         (self._probes.add if event.probe else self._probes.discard)(event.trial)
         for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
             self._add(record, check, message)
         if event.need is not None:
             self._limits.start(event, record)
+
         if event.key in state.policy.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
@@ -345,13 +352,16 @@ class Auditor:
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
+
         if self._state.batches.lines.is_in_use(event.trial):
             self._check_elapsed(record, event.elapsed, 0.0, 0.0, "the line of a batch was read")
             return
+
         # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
         # text and an output's conversion to JSON are user code.
         low, high = self._t_before_notes - attempt.start, record.t - attempt.start
         self._check_elapsed(record, event.elapsed, low, high, "the attempt started")
+
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:
@@ -393,11 +403,13 @@ class Auditor:
             return
         if rules is None:
             return
+
         over_budget = self._state.is_over_budget(event.trial)
         expected = rules.settle(event, trial, probe=event.trial in self._probes, over_budget=over_budget)
         if expected == event:
             self._decisions_reproduced += 1
             return
+
         message = f"the retry rules decide {_event_text(expected)}, but the record is {_event_text(event)}"
         message = f"after attempt {trial.attempts} of {event.trial!r} {message}"
         if rules.caveat:
@@ -412,9 +424,8 @@ class Auditor:
             self._check_totals(event, record)
             for number in self._state.batches.lines.open:
                 self._add(record, "batches", f"it finishes the run, but batch {number} has not ended")
-        elif event.reason == "batches":
-            if not self._state.batches.lines.open:
-                self._add(record, "stop", "it stops the run because of batches, but none is open")
+        elif event.reason == "batches" and not self._state.batches.lines.open:
+            self._add(record, "stop", "it stops the run because of batches, but none is open")
         elif event.reason == "budget":
             self._check_budget(record, list(stop_problems(self._state, event)))
         elif event.reason == "same_error":

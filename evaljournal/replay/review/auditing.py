@@ -37,6 +37,7 @@ class ReviewAuditor:
                     self.findings.add_all(record, "label", _label_problems(event, review))
                 case _:
                     pass
+
             earlier_labels = list(review.newest.values()) if isinstance(record.event, ReviewSampled) else []
             review.apply(record)
             if isinstance(record.event, ReviewSampled):
@@ -51,6 +52,7 @@ class ReviewAuditor:
         run, heads = LoadedRun(run_path), {review.head: [self._started]}
         for sample in review.samples.values():
             heads.setdefault(sample.head, []).append(sample.seq)
+
         labeled, outputs = {label.trial for label in review.history}, defaultdict[str, set[OutputKey]](set)
         for record in read(run_path, load_blobs=False):
             event = record.event
@@ -60,6 +62,7 @@ class ReviewAuditor:
                 outputs[event.trial].add(OutputKey(trial.case, trial.fingerprint, digest(event.output)))
             if heads.pop(record.h, None):
                 self._draw_again(run)
+
         for head, seqs in heads.items():
             self.findings.add_all_at(seqs, "run", f"the run has no record with the hash {head!r:.80}")
         seqs = [label.seq for label in review.history if label.key not in outputs[label.trial]]
