@@ -30,9 +30,8 @@ class Root:
 
     def add(self, item: bytes) -> None:
         self.size += 1
-        for _ in range(
-            (self.size & -self.size).bit_length() - 1
-        ):  # The zeros at the end of the size: subtrees that it completes.
+        completed_subtrees = (self.size & -self.size).bit_length() - 1  # As many as the size has zeros at its end.
+        for _ in range(completed_subtrees):
             item = _node_hash(self._complete.pop(), item)
         self._complete.append(item)
 

@@ -203,10 +203,12 @@ def parse_envelope(fields: Any) -> Statement:
         check_shape(fields, ENVELOPE)
         payload = b64decode(fields["payload"], validate=True)
         signatures = [b64decode(item["sig"], validate=True) for item in fields["signatures"]]
+
         content = parse_canonical(payload)
         is_plan = content["predicateType"] == PLAN_TYPE
         check_shape(content, PLAN if is_plan else RESULT)
         predicate, own = content["predicate"], content["predicate"][MEMBER]
+
         texts = [f"{item['metric']} {item['comparator']} {item['threshold']}" for item in predicate["claims"]]
         claims = list(map(Claim.parse, texts))
         if texts != list(map(str, claims)):
