@@ -154,6 +154,7 @@ def _from_gemini(value: object) -> dict[str, Any]:
             blocks[-1] = {"type": "text", "text": blocks[-1]["text"] + text}
         else:
             blocks.append({"type": "text", "text": text})
+
     role = fields.get("role")
     return {"role": "assistant" if role == "model" else role, "content": blocks}
 
@@ -183,6 +184,7 @@ def _message(value: object) -> Message:
             return Message("", "")
         case _:
             pass
+
     content = message.get("content")
     calls = [_call(part) for part in objects_of(content) if part.get("type") == "tool_use"]
     calls += [_call(call.get("function"), call.get("id")) for call in objects_of(message.get("tool_calls"))]
@@ -254,6 +256,7 @@ def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
     for event in reversed(events):
         if text_field(event, "type") in LAST_EVENTS and (response := fields_of(event.get("response"))):
             return _reply(response)
+
     texts: list[str] = []
     calls: dict[object, dict[str, str]] = {}
     for event in events:
@@ -263,6 +266,7 @@ def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
                 texts.append(_text_of(delta.get("content")))
                 for piece in objects_of(delta.get("tool_calls")):
                     _extend(calls, piece.get("index"), piece.get("function"), piece.get("id"))
+
         delta, block, index = event.get("delta"), event.get("content_block"), event.get("index")
         if isinstance(block, Mapping) and block.get("type") == "tool_use":
             _extend(calls, index, {"name": block.get("name")}, block.get("id"))
