@@ -290,9 +290,11 @@ def draw_sample(
         stratum = _stratified(trials, names, name)
     elif method == "disagreements":
         stratum = _disagreements(trials, names, name, labels_of_outputs(run, labels))
+
     strata: defaultdict[Hashable, list[str]] = defaultdict(list)
     for trial in names:
         strata[stratum and stratum(trial)].append(trial)
+
     probabilities: dict[str, float] = {}
     groups = sorted(strata.values(), key=len) if len(strata) <= n else [names]
     for number, group in enumerate(groups):

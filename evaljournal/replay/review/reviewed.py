@@ -87,6 +87,7 @@ class Reviewed:
         """
         labels, outputs, results = self.labels_of(name), population(self.run.state.trials, name), []
         current_trials, own_trials = set(outputs), {label.seq: label.trial for label in self.review.newest.values()}
+
         for sample in self.samples(name):
             trials = [trial for trial in sample.trials if trial in current_trials]
             answers = {
@@ -94,6 +95,7 @@ class Reviewed:
                 for trial in trials
                 if (own := labels.get(trial)) and any(label.seq > sample.seq or label.carried_from for label in own)
             }
+
             counted_trials = list(takewhile(answers.__contains__, trials))
             missing = trials[len(counted_trials)] if len(counted_trials) < len(trials) else ""
             while (
@@ -102,6 +104,7 @@ class Reviewed:
                 counted_trials.pop()
             if len(outputs) > sample.population or (missing and sample.method != "uniform"):
                 counted_trials = []
+
             use = SampleUse(
                 id=sample.sample,
                 method=sample.method,
@@ -156,6 +159,7 @@ class Reviewed:
         values = [label.value for own in labels.values() for label in own]
         if not all(map(is_summable, values)):
             return {}, None
+
         observations: dict[str, Observation] = {}
         for trial in side.ids.values():
             value = score(side.state.trials[trial], name)
@@ -164,6 +168,7 @@ class Reviewed:
             numbers = [float(label.value) for label in labels.get(trial, ())] if trial in weights else []
             label = math.fsum(numbers) / len(numbers) if numbers else None
             observations[trial] = Observation(float(value), label, weights[trial] if numbers else 0.0)
+
         return observations, "pass" if all(isinstance(value, bool) for value in values) else "number"
 
 
@@ -197,6 +202,7 @@ def corrected_differences(a: tuple[Reviewed | None, Side], b: tuple[Reviewed | N
     for name in review_a.names:
         sides = [review.observations(name, side) for review, side in ((review_a, side_a), (review_b, side_b))]
         (observations_a, kind), (observations_b, kind_b) = sides
+
         cases: defaultdict[str, tuple[list[Observation], list[Observation]]] = defaultdict(lambda: ([], []))
         for key in keys:
             pair = observations_a.get(side_a.ids[key]), observations_b.get(side_b.ids[key])
@@ -472,6 +478,7 @@ def _bias(rows: Iterable[tuple[str, bool, float, float]]) -> Bias | None:
     for _, has_property, error, weight in units:
         total, weights = sums[has_property]
         sums[has_property] = total + error * weight, weights + weight
+
     error_without, error_with = (total / weights for total, weights in sums.values())
     return Bias(
         n=len(units),
