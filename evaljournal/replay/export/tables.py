@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, get_args
 
 import attrs
@@ -70,7 +70,7 @@ def table(source: Source, rows: Rows) -> Table:
 def _with_variants(content: Table, state: RunState) -> Table:
     trial, *other_columns = content.columns
     rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
-    return Table(rows, [trial, Column("variant", "text", _field("variant")), *other_columns])
+    return Table(rows, [trial, Column("variant", "text", itemgetter("variant")), *other_columns])
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
@@ -132,11 +132,7 @@ def without_formula(text: str) -> str:
 
 
 def _columns(kinds: dict[str, Kind]) -> list[Column]:
-    return [Column(name, kind, _field(name)) for name, kind in kinds.items()]
-
-
-def _field(name: str) -> Callable[[Row], Any]:
-    return lambda row: row[name]
+    return [Column(name, kind, itemgetter(name)) for name, kind in kinds.items()]
 
 
 def _nested_field(name: str, key: str) -> Callable[[Row], Any]:
