@@ -40,7 +40,7 @@ from evaljournal.replay.review.correction import (
     correct_difference,
     labels_alone,
 )
-from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, population, read_review, review_path
+from evaljournal.replay.review.labels import Label, Review, labels_of_outputs, population, read_review, review_path
 from evaljournal.replay.runs.loaded_run import LoadedRun, TrialValues, read_values
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
@@ -68,10 +68,6 @@ class Reviewed:
         scorers = [scorer for scorer in self.run.state.scores if scorer in names]
         return [*scorers, *sorted(names.difference(scorers))]
 
-    def samples(self, name: str) -> list[Sample]:
-        """Return the samples that were drawn for a question."""
-        return [sample for sample in self.review.samples.values() if sample.name == name]
-
     def labels_of(self, name: str, trials: Iterable[str] | None = None) -> dict[str, list[Label]]:
         """Return the labels of a name by trial, of all trials or of some."""
         names = self.labels if trials is None else trials
@@ -88,7 +84,10 @@ class Reviewed:
         labels, outputs, results = self.labels_of(name), population(self.run.state.trials, name), []
         current_trials, own_trials = set(outputs), {label.seq: label.trial for label in self.review.newest.values()}
 
-        for sample in self.samples(name):
+        for sample in self.review.samples.values():
+            if sample.name != name:
+                continue
+
             trials = [trial for trial in sample.trials if trial in current_trials]
             answers = {
                 trial: own
