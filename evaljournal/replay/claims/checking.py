@@ -200,7 +200,7 @@ def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
     return shown if scorer == name else f"{shown} ({scorer:.250})"
 
 
-def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool = True) -> Iterator[Line]:
+def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool) -> Iterator[Line]:
     """Yield a line for each claim; `members` are those that follow from `source`, which may be a part of the leaves."""
     stated = {**statement.predicate, MEMBER: {name: statement.own[name] for name in members[MEMBER]}}
     if is_complete and (wrong := [name for name in members if members[name] != stated[name]]):

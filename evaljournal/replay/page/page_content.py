@@ -157,7 +157,7 @@ class PageSteps:
         return text
 
 
-def value_length(size: int, trials: int = 0) -> int:
+def value_length(size: int, trials: int) -> int:
     """Return the maximum characters of a value on the page of a journal with `size` bytes and `trials` trials."""
     if size <= FULL_SIZE:
         return VALUE_LENGTH

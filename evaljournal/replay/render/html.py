@@ -18,7 +18,7 @@ _CELL: Final = "text-align: left; vertical-align: top; white-space: pre-wrap; ov
 _VALUE_CHARS: Final = 300
 
 
-def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", problems: Iterable[str] = ()) -> str:
+def results_html(state: RunState, path: Path | str, *, stop_reason: str, problems: Iterable[str]) -> str:
     """Return the scores, the failing cases and why the run did not pass, with a link to its directory."""
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"

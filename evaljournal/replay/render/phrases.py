@@ -231,7 +231,7 @@ def figures(kind: str, difference: float, low: float | None, high: float | None,
     return f"{signed_difference(kind, difference, unit)} ({', '.join(details)})"
 
 
-def difference_cells(difference: "PairedDifference", unit: str = "") -> list[str]:
+def difference_cells(difference: "PairedDifference", unit: str) -> list[str]:
     """Return the cells of a table: both means, the difference, its 95 % confidence interval, and n."""
     kind, low, high = difference.kind, difference.low, difference.high
     means = [mean_text(kind, mean, unit) for mean in (difference.mean_a, difference.mean_b)]
