@@ -71,7 +71,6 @@ class Auditor:
         self._hash = ""
         """Hash of the last record that is not a file event."""
         self._slots: dict[int, str] = {}
-        """Slot → trial in it."""
         self._starts = StartRules(self.state)
         self._limits = LimitRules(self.state, self._findings.add_at)
         self._hung_attempts = 0

@@ -45,8 +45,6 @@ class Line(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What the journal of the run has."""
-
     leaves: Iterator[tuple[int, Mapping[str, Any]]]
     identities: Mapping[str, str]
     """What the commitments are about."""

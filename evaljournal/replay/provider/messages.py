@@ -236,7 +236,6 @@ def _first_choice(reply: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _events(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects of a recorded stream of server-sent events."""
     for _, data in parse_events(text):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(data)

@@ -29,7 +29,6 @@ _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
 _MAX_NAME_CHARS: Final = 4_000
 _MAX_NAMES: Final = 3
-"""Number of trials to name, of those that are not compared."""
 
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
@@ -203,7 +202,6 @@ def _holm_note(comparisons: int) -> str:
 
 
 def notes(table: ComparisonTable) -> Iterator[str]:
-    """Yield notes on a table: corrections, trials that are not compared, incomplete figures."""
     if table.comparisons > 1:
         yield _holm_note(table.comparisons)
     baseline = _row_name(table.baseline)

@@ -32,7 +32,6 @@ _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
 _MAX_NAMES: Final = 3
-"""Trials that are named for a cause."""
 _MAX_SHARDS: Final = 20
 
 CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
@@ -429,7 +428,6 @@ def _error_lines(state: RunState, causes: Sequence[_Cause], path: Path | str) ->
 
 
 def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
-    """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
     rescore = f"evaljournal rescore {quote(path)}"
     task, scorers = (state.started.task, state.started.scorers) if state.started else ("", {})
     failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]

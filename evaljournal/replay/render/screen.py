@@ -32,7 +32,6 @@ LONG_PAUSE: Final = 5.0
 _RECENT_OUTPUTS: Final = 1_000
 """Outputs in the latency on the screen; the final report includes all."""
 _LONGEST_RUNNING: Final = 4
-"""Attempts in flight shown one by one."""
 _MIN_DONE: Final = 3
 """Trials that must be done before the remaining time is estimated."""
 _QUIET_SECONDS: Final = 10.0
@@ -172,7 +171,6 @@ def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str 
 
 
 def _rate(state: RunState, *, now: float, total: int | None) -> str:
-    """Return trials per second and the remaining time, or why the run is stalled."""
     stall, done = stall_reason(state, now=now), state.totals.done - state.trials.done_before
     if stall:
         return f" · {stall}"
