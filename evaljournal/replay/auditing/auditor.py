@@ -43,8 +43,6 @@ def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Au
 
 
 class Auditor:
-    """An audit in progress."""
-
     def __init__(
         self, rules: RulesFactory | None = None, state: RunState | None = None, lifecycle: Lifecycle | None = None
     ) -> None:
@@ -56,7 +54,7 @@ class Auditor:
         self._owns_state = state is None
         self._owns_lifecycle = lifecycle is None
         self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
-        self._state = RunState() if state is None else state
+        self.state = RunState() if state is None else state
         self._findings = Findings()
         self._add, self._add_all = self._findings.add, self._findings.add_all
         self._before_run = 1, 0, 0
@@ -73,9 +71,8 @@ class Auditor:
         self._hash = ""
         """Hash of the last record that is not a file event."""
         self._slots: dict[int, str] = {}
-        """Slot → trial in it."""
-        self._starts = StartRules(self._state)
-        self._limits = LimitRules(self._state, self._findings.add_at)
+        self._starts = StartRules(self.state)
+        self._limits = LimitRules(self.state, self._findings.add_at)
         self._hung_attempts = 0
         """Attempts in flight when an endpoint stopped responding, in this session."""
         self._highest_limit = 0
@@ -84,7 +81,7 @@ class Auditor:
         """Trial that is not completed and scorer → number of the last call in this session."""
         self._output_times: dict[str, float] = {}
         """Trial that waits for scores → `t` of its output in this session."""
-        self._steps = StepRules(self._state)
+        self._steps = StepRules(self.state)
         self._retry_rules: RetryRules | None = None
         """The retry rules of the session; None if retries are not recomputed."""
         self._probes: set[str] = set()
@@ -92,7 +89,6 @@ class Auditor:
         self._decisions_reproduced = 0
 
     def apply(self, record: Record) -> None:
-        """Check the next record."""
         if self._is_over:
             return
         is_file_event = record.event.__class__ in _FILE_EVENTS
@@ -102,7 +98,7 @@ class Auditor:
                     self._lifecycle.advance(record.event)
                 self._check(record)
             if self._owns_state:
-                self._state.apply(record)
+                self.state.apply(record)
         except IllegalEvent as exc:
             self._stop(record, str(exc))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
@@ -110,15 +106,9 @@ class Auditor:
         if not is_file_event:
             self._hash = record.h
 
-    @property
-    def state(self) -> RunState:
-        """The state after the last record."""
-        return self._state
-
     def result(self) -> Audit:
-        """Return the result so far."""
         self._limits.flush()
-        state = self._state
+        state = self.state
         totals = TrialTotals(
             enqueued=len(state.trials),
             completed=state.completed,
@@ -126,12 +116,14 @@ class Auditor:
             withdrawn=state.totals.stages["withdrawn"],
             open=self._lifecycle.open_trials if self._open_trials is None else self._open_trials,
         )
+
         accounted_trials = totals.completed + totals.failed + totals.withdrawn + totals.open
         findings, count = list(self._findings.findings), self._findings.count
         if not self._is_over and totals.enqueued != accounted_trials:
             count += 1
             message = f"{plural(totals.enqueued, 'trial')} enqueued, but {accounted_trials:,} accounted for"
             findings.append(Finding(state.seq, "totals", message))
+
         return Audit(
             findings=tuple(findings),
             findings_omitted=count - len(findings),
@@ -178,21 +170,20 @@ class Auditor:
 
     def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
         self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
-        is_independent = self._state.sessions.is_independent(event.session)
-        if is_independent and self._state.sessions.merged:  # What was salvaged before it was merged is one shard.
+        is_independent = self.state.sessions.is_independent(event.session)
+        if is_independent and self.state.sessions.merged:  # What was salvaged before it was merged is one shard.
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
-        self._starts = StartRules(self._state)
+        self._starts = StartRules(self.state)
         self._limits.begin_session(record, is_independent=is_independent)
         for per_session in (self._slots, self._calls, self._output_times, self._probes):
             per_session.clear()
         self._retry_rules = self._rules_of(event)
 
     def _rules_of(self, event: events.SessionStarted) -> RetryRules | None:
-        """Return the retry rules of a session; None if retries are not recomputed."""
-        run_started = self._state.started
+        run_started = self.state.started
         if self._rules_factory is None or run_started is None:
             return None
-        settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
+        settings = {**self.state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
         rules = self._rules_factory(run_started, settings)
         if isinstance(rules, str):
             self._findings.note(f"retries of session {event.session} were not recomputed: {rules}")
@@ -236,11 +227,13 @@ class Auditor:
         if event.call != expected:
             self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
         self._calls[call_id] = event.call
+
         if event.batch:
             self._starts.add(call_id)
             self._check_line(event, record)
             return
-        backoff_end = self._state.scoring.delayed.get(call_id, 0.0)
+
+        backoff_end = self.state.scoring.delayed.get(call_id, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
         for check, message in self._starts.start(call_id, subject, event, record):
@@ -263,17 +256,17 @@ class Auditor:
 
     def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
         self._starts.end(call_id)
-        if self._state.batches.lines.is_in_use(*call_id):
+        if self.state.batches.lines.is_in_use(*call_id):
             self._check_elapsed(record, elapsed, 0.0, 0.0, "the line of a batch was read")
             return
-        start = self._state.scoring.open[call_id].start
+        start = self.state.scoring.open[call_id].start
         self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)
         self._limits.end(event.trial)
-        if self._calls and self._state.started is not None:
-            for scorer in self._state.started.scorers:
+        if self._calls and self.state.started is not None:
+            for scorer in self.state.started.scorers:
                 self._calls.pop((event.trial, scorer), None)
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
@@ -281,7 +274,7 @@ class Auditor:
             self._check_end(event, record)
 
     def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
-        self._add_all(record, "budget", end_problems(self._state, event) if self._state.budget is not None else ())
+        self._add_all(record, "budget", end_problems(self.state, event) if self.state.budget is not None else ())
         self._check_end(event, record)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
@@ -295,7 +288,7 @@ class Auditor:
             self._check_start(event, record)
 
     def _check_start(self, event: events.AttemptStarted, record: Record) -> None:
-        state = self._state
+        state = self.state
         trial = state.trials[event.trial]
         if trial.stage == "interrupted" and trial.ended_with_worker:
             self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
@@ -303,20 +296,23 @@ class Auditor:
         if holder is not None:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        if state.sessions.errors.repeated_errors[""].stops_run(
-            state.settings, early=False
-        ):  # Earlier versions did not stop after two.
+
+        # Not `early`: earlier versions did not stop after two trials.
+        if state.sessions.errors.repeated_errors[""].stops_run(state.settings, early=False):
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
+
         has_budget = state.budget is not None and state.budget.limits and event.key != REPLAYED
         if has_budget or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
+
         (self._probes.add if event.probe else self._probes.discard)(event.trial)
         for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
             self._add(record, check, message)
         if event.need is not None:
             self._limits.start(event, record)
+
         if event.key in state.policy.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
@@ -332,7 +328,7 @@ class Auditor:
             self._add(record, "batches", message)
 
     def _check_batch(self, event: events.BatchPrepared | events.BatchCollected, record: Record) -> None:
-        for check, message in batch_problems(self._state, event):
+        for check, message in batch_problems(self.state, event):
             self._add(record, check, message)
 
     _on_batch_prepared = _on_batch_collected = _check_batch
@@ -343,7 +339,7 @@ class Auditor:
         self._decisions_reproduced += not problems
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
-        attempt = self._state.trials.running[event.trial]
+        attempt = self.state.trials.running[event.trial]
         self._starts.end(event.trial)
         if self._slots.get(attempt.slot) == event.trial:
             del self._slots[attempt.slot]
@@ -351,15 +347,18 @@ class Auditor:
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
             return
-        if self._state.batches.lines.is_in_use(event.trial):
+
+        if self.state.batches.lines.is_in_use(event.trial):
             self._check_elapsed(record, event.elapsed, 0.0, 0.0, "the line of a batch was read")
             return
+
         # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
         # text and an output's conversion to JSON are user code.
         low, high = self._t_before_notes - attempt.start, record.t - attempt.start
         self._check_elapsed(record, event.elapsed, low, high, "the attempt started")
+
         if isinstance(event, events.AttemptTimedOut):
-            timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
+            timeout = self._steps.timeout(event.trial, self.state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:
                 self._add(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
             if timeout != event.timeout:
@@ -371,7 +370,7 @@ class Auditor:
             self._add(record, "elapsed", message)
 
     def _check_policy(self, event: events.PolicyEvent, record: Record) -> None:
-        state = self._state
+        state = self.state
         if isinstance(event, events.LimitChanged):
             limits = {**state.policy.limits, event.key: event.after}
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
@@ -393,17 +392,19 @@ class Auditor:
 
     def _on_retry_scheduled(self, event: RetryDecision, record: Record) -> None:
         """Recompute the decision to retry a trial or to let it fail."""
-        rules, trial = self._retry_rules, self._state.trials[event.trial]
-        if event.trial in self._state.batches.uncalled_trials and isinstance(event, events.TrialFailed):
+        rules, trial = self._retry_rules, self.state.trials[event.trial]
+        if event.trial in self.state.batches.uncalled_trials and isinstance(event, events.TrialFailed):
             self._add(record, "retry", f"{event.trial!r} fails, but its last attempt used a line of a batch and called nothing")
             return
         if rules is None:
             return
-        over_budget = self._state.is_over_budget(event.trial)
+
+        over_budget = self.state.is_over_budget(event.trial)
         expected = rules.settle(event, trial, probe=event.trial in self._probes, over_budget=over_budget)
         if expected == event:
             self._decisions_reproduced += 1
             return
+
         message = f"the retry rules decide {_event_text(expected)}, but the record is {_event_text(event)}"
         message = f"after attempt {trial.attempts} of {event.trial!r} {message}"
         if rules.caveat:
@@ -416,15 +417,14 @@ class Auditor:
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
-            for number in self._state.batches.lines.open:
+            for number in self.state.batches.lines.open:
                 self._add(record, "batches", f"it finishes the run, but batch {number} has not ended")
-        elif event.reason == "batches":
-            if not self._state.batches.lines.open:
-                self._add(record, "stop", "it stops the run because of batches, but none is open")
+        elif event.reason == "batches" and not self.state.batches.lines.open:
+            self._add(record, "stop", "it stops the run because of batches, but none is open")
         elif event.reason == "budget":
-            self._check_budget(record, list(stop_problems(self._state, event)))
+            self._check_budget(record, list(stop_problems(self.state, event)))
         elif event.reason == "same_error":
-            if self._state.sessions.has_same_error:
+            if self.state.sessions.has_same_error:
                 self._decisions_reproduced += 1
             else:
                 self._add(record, "stop", "it stops the run for the same error, but the first trials did not end with one")
@@ -432,7 +432,7 @@ class Auditor:
     _on_run_stopped = _on_run_finished = _check_end_of_run
 
     def _check_totals(self, event: events.RunFinished, record: Record) -> None:
-        state = self._state
+        state = self.state
         counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.totals.stages["withdrawn"]}
         for name, count in counts.items():
             if getattr(event, name) != count:

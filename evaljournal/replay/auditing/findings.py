@@ -45,8 +45,6 @@ class Finding:
 
 
 class Findings:
-    """The findings and notes that an audit collects."""
-
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         """The first `MAX_FINDINGS`."""
@@ -56,22 +54,18 @@ class Findings:
         """Checks that were skipped, and why, each once."""
 
     def add(self, record: Record, check: str, message: str) -> None:
-        """Add a finding about a record."""
         self.add_at(record.seq, check, message)
 
     def add_at(self, seq: int, check: str, message: str) -> None:
-        """Add a finding about the record with this number."""
         self.count += 1
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(Finding(seq, check, message))
 
     def add_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
-        """Add a finding for each message."""
         for message in messages:
             self.add(record, check, message)
 
     def add_all_at(self, seqs: Iterable[int], check: str, message: str) -> None:
-        """Add the same finding about several records."""
         for seq in seqs:
             self.add_at(seq, check, message)
 
@@ -98,8 +92,6 @@ class TrialTotals:
 
 @attrs.frozen(kw_only=True)
 class Audit:
-    """The result of an audit."""
-
     findings: tuple[Finding, ...]
     findings_omitted: int
     """Further findings that are only counted."""
@@ -113,5 +105,4 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no finding."""
         return not self.findings

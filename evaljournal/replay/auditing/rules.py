@@ -7,6 +7,7 @@ known at its end only, so calls are checked in the order of their starts, once n
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
@@ -48,6 +49,7 @@ def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[st
         if event.reserved is not None:
             yield f"{event.trial!r} has a reserve, but the run has no budget"
         return
+
     expected = budget.reserve(variant, amounts(event.reserved))
     if event.reserved != expected:
         yield f"the reserve of {event.trial!r} is {event.reserved!r}, but the budget reserves {expected!r}"
@@ -65,6 +67,7 @@ def batch_problems(state: RunState, event: events.BatchPrepared | events.BatchCo
         elif unit := budget.exceeded_by(amounts(event.reserved)):
             yield "budget", f"batch {event.batch} is prepared, but the budget does not allow it ({unit})"
         return
+
     batch, lines = state.batches[event.batch], state.batches.lines.open[event.batch]
     if event.results != lines.used_lines:
         yield "batches", f"it counts {event.results:,} results of batch {event.batch}, but {lines.used_lines:,} were used"
@@ -96,8 +99,6 @@ def stop_problems(state: RunState, event: events.RunStopped) -> Iterator[str]:
 
 
 class StepRules:
-    """Checks the steps of each attempt in flight."""
-
     def __init__(self, state: RunState) -> None:
         self._state = state
         """The state before the record that is checked."""
@@ -122,7 +123,6 @@ class StepRules:
             self._seconds_spent[event.trial] = event.spent
 
     def end(self, event: events.StepEvent) -> Iterator[str]:
-        """Check a step that was completed, failed or reused."""
         numbers = self._numbers.setdefault(event.trial, set())
         if event.step < 1 or event.step in numbers:
             yield f"{event.trial!r} has a second step {event.step} in attempt {event.attempt}"
@@ -140,7 +140,6 @@ class StepRules:
         numbers.add(event.step)
 
     def clear(self, trial: str) -> None:
-        """Forget the last attempt at a trial."""
         for per_attempt in (self._numbers, self._reused_seqs, self._seconds_spent):
             per_attempt.pop(trial, None)
 
@@ -175,6 +174,7 @@ class StartRules:
         key, t = event.key, record.t
         self._open[name] = key, self._epochs[key]
         self._counts[key] += 1
+
         pause = self._state.policy.pauses.get(key, Pause(0.0, ""))
         if t < pause.until - TIME_TOLERANCE:
             yield (
@@ -184,6 +184,7 @@ class StartRules:
         limit = self._state.policy.limits.get(key, math.inf)
         if self._counts[key] > limit and not event.probe:  # A probe may start while hung attempts fill all slots.
             yield "limit", f"{subject} starts with {self._counts[key]} in flight, above the limit of {limit}"
+
         yield from self._check_breaker(name, subject, event, pause.reason, t)
         yield from self._check_pace(subject, event, t)
 
@@ -197,6 +198,7 @@ class StartRules:
             yield "breaker", f"{subject} starts and is not a probe, but the circuit breaker is open ({reason!r})"
         if not event.probe:
             return
+
         if not is_open:
             yield "breaker", f"{subject} starts as a probe, but the circuit breaker is not open"
         _, last_t = self._probes.get(event.key, (None, -math.inf))
@@ -216,7 +218,6 @@ class StartRules:
         self._paced_starts[event.key] = max(due_time, t)
 
     def end(self, name: Hashable) -> None:
-        """Remove an ended attempt or call."""
         key, epoch = self._open.pop(name, ("", -1))
         if epoch == self._epochs[key]:
             self._counts[key] -= 1
@@ -314,18 +315,15 @@ class LimitRules:
         self._origin = self._state.policy.known_limits.session_origin(record.at, record.t, is_independent=is_independent)
 
     def see(self, limit: events.RateLimitSeen, record: Record) -> None:
-        """Add a limit that was seen."""
         if is_valid(limit):
             self._append(_Entry(self._origin + record.t, record.seq, limit.key, {}, None, limit))
 
     def start(self, event: events.AttemptStarted | events.ScorerCallStarted, record: Record) -> None:
-        """Add an attempt or a scorer call with a need."""
         need, scorer = parse_need(event.need), event.scorer if isinstance(event, events.ScorerCallStarted) else ""
         self._open.setdefault(event.trial, {})[scorer] = event.key, need
         self._append(_Entry(self._origin + record.t, record.seq, event.key, need, (event.trial, scorer)))
 
     def step(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
-        """Add a step with a need."""
         need, time = parse_need(event.need), self._origin + record.t
         call = event.trial, event.step
         self._append(_Entry(time - max(event.elapsed, 0.0), record.seq, event.key, need, call))
@@ -346,7 +344,6 @@ class LimitRules:
                 del calls[scorer]
 
     def end(self, trial: str) -> None:
-        """Forget the calls of a trial that is done."""
         self._open.pop(trial, None)
 
     def _settle(self, key: str, need: Need, usage: Any, record: Record) -> bool:
@@ -366,11 +363,8 @@ class LimitRules:
     def flush(self, until: float = float("inf")) -> None:
         """Check the calls that started before a time."""
         self._entries.sort(key=lambda entry: entry[:2])
-        count = 0
-        for entry in self._entries:
-            if entry.time >= until:
-                break
-            count += 1
+        count = bisect_left(self._entries, until, key=lambda entry: entry.time)
+        for entry in self._entries[:count]:
             self._check(entry)
         del self._entries[:count]
 

@@ -34,8 +34,6 @@ Recompute = Callable[[Mapping[str, Any], str, str], Iterator[tuple[str, Any, str
 
 
 class Line(NamedTuple):
-    """One line of the result of a check."""
-
     subject: str
     status: Literal["ok", "failed", "unchecked"]
     text: str
@@ -47,8 +45,6 @@ class Line(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What the journal of the run has."""
-
     leaves: Iterator[tuple[int, Mapping[str, Any]]]
     identities: Mapping[str, str]
     """What the commitments are about."""
@@ -102,6 +98,7 @@ class _Check:
         check_shape(content, LEAF)
         trial, item = content["trial"], leaf_hash(bytes.fromhex(salt) + leaf.encode())
         order = content["case"], content["variant"], content["repeat"]
+
         if self._indexes and (index <= self._indexes[-1] or order <= self._order):
             raise InvalidClaim(f"leaf {index!r:.40} ({trial!r:.80}) occurs twice, or is out of order")
         if self._is_complete and (index != self._tree.size or proof):
@@ -110,18 +107,22 @@ class _Check:
             raise InvalidClaim(f"leaf {index:,} ({trial!r:.80}) is not in the tree of the statement, or was changed")
         if content["output"] is None and (content["scores"] or content["unscored"] or content["labels"]):
             raise InvalidClaim(f"leaf {trial!r:.80} has scores or labels, but no output")
+
         self._order = order
         self._indexes.append(index)
         self._tree.add(item)
+
         for name in VALUES:
             if name not in values:
                 self._undisclosed[name] += content[name] is not None
             elif sha256(values[name].encode()).hexdigest() != content[name]:
                 raise InvalidClaim(f"the {name} of leaf {index:,} is not the one that it commits to")
+
         if self._recorded is not None:  # Both are in ascending order.
             own = next((own for number, own in self._recorded.leaves if number == index), None)
             if canonical(own) != leaf.encode():
                 raise InvalidClaim(f"leaf {index:,} is not the trial in the journal")
+
         self._check_scores(content, values)
         self._means.add(content)
 
@@ -147,6 +148,7 @@ class _Check:
         leaves = plural(seen, "leaf", "leaves")
         if seen != self._header["leaves"]:
             raise InvalidClaim(f"{leaves} of {self._header['leaves']:,}: the bundle is truncated")
+
         if not self._is_complete:
             yield Line("root", "ok", f"{leaves} of {self._size:,} proven to be in the tree")
             yield Line("root", "unchecked", f"{self._size - seen:,} leaves are not disclosed")
@@ -154,12 +156,14 @@ class _Check:
             yield Line("root", "ok", f"recomputed from all {leaves}")
         else:
             raise InvalidClaim("the root of all leaves is not that of the statement: a leaf was changed")
+
         if sample is not None:  # It is drawn only if it has as many leaves as the bundle, so its size costs no time.
             is_drawn = seen == min(sample["size"], self._size)
             is_drawn = is_drawn and [*self._indexes] == sample_indexes(self._root, self._size, **sample)
             yield Line.comparing("sample", is_drawn, f"the leaves that seed {sample['seed']} draws")
         if self._recorded is not None and seen:
             yield Line("leaves", "ok", f"{seen:,} disclosed: as in the journal")
+
         for name in VALUES if seen else ():
             number = self._undisclosed[name]
             text = f"{name}: {f'{number:,} not disclosed' if number else 'as committed'}"
@@ -167,6 +171,7 @@ class _Check:
         yield from (Line("scores", "failed", text) for text in self._mismatches)
         yield from self._score_lines()
         yield from claim_lines(self._statement, self._means.members(), f"all {leaves}", is_complete=self._is_complete)
+
         for name, secret in self._header["commitments"].items():
             stated = self._statement.predicate["commitments"][name]["value"]
             is_equal = commitment(bytes.fromhex(secret["salt"]), secret["text"]) == stated
@@ -193,7 +198,7 @@ def _scorer_text(name: str, definition: Mapping[str, Any]) -> str:
     return shown if scorer == name else f"{shown} ({scorer:.250})"
 
 
-def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool = True) -> Iterator[Line]:
+def claim_lines(statement: Statement, members: Mapping[str, Any], source: str, *, is_complete: bool) -> Iterator[Line]:
     """Yield a line for each claim; `members` are those that follow from `source`, which may be a part of the leaves."""
     stated = {**statement.predicate, MEMBER: {name: statement.own[name] for name in members[MEMBER]}}
     if is_complete and (wrong := [name for name in members if members[name] != stated[name]]):

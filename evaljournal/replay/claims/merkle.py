@@ -14,7 +14,6 @@ SIZE: Final = 32
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Return the hash of a leaf."""
     return sha256(b"\0" + data).digest()
 
 
@@ -30,16 +29,13 @@ class Root:
         self._complete: list[bytes] = []  # Roots of complete subtrees, one for each bit of the size, the largest first.
 
     def add(self, item: bytes) -> None:
-        """Add the hash of the next leaf."""
         self.size += 1
-        for _ in range(
-            (self.size & -self.size).bit_length() - 1
-        ):  # The zeros at the end of the size: subtrees that it completes.
+        completed_subtrees = (self.size & -self.size).bit_length() - 1  # As many as the size has zeros at its end.
+        for _ in range(completed_subtrees):
             item = _node_hash(self._complete.pop(), item)
         self._complete.append(item)
 
     def digest(self) -> bytes:
-        """Return the root of the leaves so far."""
         return reduce(lambda right, left: _node_hash(left, right), reversed(self._complete or [sha256().digest()]))
 
 

@@ -131,8 +131,6 @@ class Means:
 
 @attrs.frozen(kw_only=True)
 class Statement:
-    """A statement with the members that a check needs."""
-
     payload: bytes
     signatures: Sequence[bytes]
     content: Mapping[str, Any]
@@ -143,7 +141,6 @@ class Statement:
 
     @property
     def claim_texts(self) -> list[str]:
-        """What is claimed, a line for each claim."""
         if self.is_plan:
             return [f"{claim} planned" for claim in self.claims]
         notes = [f", {plural(count, *texts)}" for name, texts in _HISTORY.items() if (count := self.own["history"].get(name))]
@@ -206,10 +203,12 @@ def parse_envelope(fields: Any) -> Statement:
         check_shape(fields, ENVELOPE)
         payload = b64decode(fields["payload"], validate=True)
         signatures = [b64decode(item["sig"], validate=True) for item in fields["signatures"]]
+
         content = parse_canonical(payload)
         is_plan = content["predicateType"] == PLAN_TYPE
         check_shape(content, PLAN if is_plan else RESULT)
         predicate, own = content["predicate"], content["predicate"][MEMBER]
+
         texts = [f"{item['metric']} {item['comparator']} {item['threshold']}" for item in predicate["claims"]]
         claims = list(map(Claim.parse, texts))
         if texts != list(map(str, claims)):

@@ -42,6 +42,7 @@ def trajectory(source: Source, trial: TrialDetails) -> dict[str, Any]:
     run_started, attempt = source.state.started, trial.attempts[-1] if trial.attempts else None
     steps = list(_Steps(trial).all()) if attempt is not None else []
     usage = {} if attempt is None else attempt.total_usage
+
     totals = {f"total_{name}": value for name, value in _metrics(usage).items()}
     extra = {
         "trial": trial.trial,
@@ -86,10 +87,12 @@ class _Steps:
         steps = [*map(_before, first)] or [{"source": "user", "message": as_text(trial.input)}]
         own_steps = (self._model(step) if step.kind == "model" else self._other(step) for step in attempt.steps)
         steps += [step for step in own_steps if step is not None]
+
         if attempt.has_output and not models:
             metrics = _metrics(attempt.own_usage)
             answer = {"source": "agent", "message": as_text(attempt.output), "timestamp": attempt.ended_at or None}
             steps.append(answer | {"metrics": metrics or None, "model_name": attempt.served_model or None})
+
         for step in steps:
             yield {name: value for name, value in step.items() if value is not None}
 
@@ -98,6 +101,7 @@ class _Steps:
         for message in messages:
             if message.role == "tool" and message.call_id:
                 self._add_result(message.call_id, message.text)
+
         usage: dict[str, float] = {}
         add(usage, step.usage)
         fields: dict[str, Any] = {
@@ -109,6 +113,7 @@ class _Steps:
             "llm_call_count": 1,
             "extra": {"step": step.number, "outcome": step.outcome, "seconds": step.elapsed},
         }
+
         calls = []
         for number, call in enumerate(reply.tool_calls if reply is not None else ()):
             call_id = call.id or f"{step.number}-{number}"
@@ -127,6 +132,7 @@ class _Steps:
         if step.kind == "tool" and call_id is not None:
             self._add_result(call_id, result)
             return None
+
         call_id = f"step-{step.number}"
         return {
             "source": "agent",
@@ -161,7 +167,6 @@ def _arguments(value: Any) -> dict[str, Any]:
 
 
 def _metrics(usage: Mapping[str, float]) -> dict[str, Any]:
-    """Return tokens and cost under ATIF's names."""
     values = {name: next((usage[key] for key in keys if key in usage), None) for name, keys in _TOKENS.items()}
     metrics: dict[str, Any] = {name: as_integer(value) for name, value in values.items() if value is not None}
     return metrics | ({"cost_usd": usage["cost"]} if "cost" in usage else {})

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Final
 
 _NAME_CHARS: Final = 200
-"""Maximum characters of a name in a file name."""
 
 
 def file_names(names: Iterable[str], suffix: str, *, reserved_names: Iterable[str] = ()) -> dict[str, str]:

@@ -33,6 +33,7 @@ def data_frame(package: Literal["pandas", "polars"], path: Path, rows: Rows, at:
         module: Any = import_module(package)
     except ImportError as exc:
         raise MissingExtra(f"a DataFrame needs {package}, which is not installed: pip install {package}") from exc
+
     content = table(Source(path, at), rows)
     columns, dtypes, is_pandas = content.columns, _DTYPES[package], package == "pandas"
     values: list[list[Any]] = [[] for _ in columns]
@@ -40,6 +41,7 @@ def data_frame(package: Literal["pandas", "polars"], path: Path, rows: Rows, at:
         for column, column_values in zip(columns, values, strict=True):
             is_object = is_pandas and column.kind == "any"
             column_values.append(column.get(row) if is_object else typed_value(column, row))
+
     named_values = list(zip(columns, values, strict=True))
     if is_pandas:
         return module.DataFrame({column.name: module.Series(data, dtype=dtypes[column.kind]) for column, data in named_values})

@@ -18,10 +18,11 @@ from evaljournal.replay.state.trial import Outcome, outcome_of
 from evaljournal.replay.text import escape_char
 
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_WHITESPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+"""Escaped in attributes, where a parser would turn them into spaces."""
 
 
 def junit(source: Source) -> Iterator[bytes]:
-    """Write the run as test suites."""
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     for number, variant in enumerate(source.variants or [""]):
         yield from _suite(source, variant, number)
@@ -40,9 +41,11 @@ def _suite(source: Source, variant: str, number: int) -> Iterator[bytes]:
     name = run_started.evaluation if run_started is not None and run_started.evaluation.strip() else "evaluation"
     name = f"{name}@{variant}" if variant else name
     first_session = state.sessions[0] if state.sessions else None
-    seconds = sum(session.end - session.start for session in Timeline(source.index).sessions)
     if variant:
         seconds = sum(_run_time(source, trial) for trial in outcomes)
+    else:
+        seconds = sum(session.end - session.start for session in Timeline(source.index).sessions)
+
     suite = {
         "name": name,
         "package": name,
@@ -56,6 +59,7 @@ def _suite(source: Source, variant: str, number: int) -> Iterator[bytes]:
         "time": f"{seconds:.3f}",
     }
     yield _tag("testsuite", suite) + b"\n  <properties>\n"
+
     properties = {"run": source.run_id, "seq": state.seq, "head": state.head, "outcome": state.outcome or "not ended"}
     properties |= {"variant": variant} if variant else {}
     if run_started is not None:
@@ -63,6 +67,7 @@ def _suite(source: Source, variant: str, number: int) -> Iterator[bytes]:
     for key, value in properties.items():
         yield b"    " + _tag("property", {"name": key, "value": value}, closed=True) + b"\n"
     yield b"  </properties>\n"
+
     for trial, outcome in outcomes.items():
         yield _test_case(source, name, trial, outcome)
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n"
@@ -102,14 +107,8 @@ def _failure(trial: TrialDetails) -> bytes:
 
 
 def _tag(name: str, attributes: dict[str, Any], *, closed: bool = False) -> bytes:
-    attributes_text = "".join(
-        f" {key}={quoteattr(_escape_forbidden(str(value)), _WHITESPACE)}" for key, value in attributes.items()
-    )
-    return f"<{name}{attributes_text}{'/' if closed else ''}>".encode()
-
-
-_WHITESPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
-"""Escaped in attributes, where a parser would turn them into spaces."""
+    texts = (f" {key}={quoteattr(_escape_forbidden(str(value)), _WHITESPACE)}" for key, value in attributes.items())
+    return f"<{name}{''.join(texts)}{'/' if closed else ''}>".encode()
 
 
 def _text(text: str) -> bytes:

@@ -26,7 +26,6 @@ from evaljournal.replay.text import as_text, plural, printable, reason_text
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
-"""Maximum characters of a value."""
 _LINE_CHARS: Final = 1_000
 """Maximum characters of a line before escaping, which makes it up to six times as long."""
 _FRAME_CHARS: Final = 300
@@ -54,8 +53,10 @@ class _Document:
         """Add a table of `count` rows; those that do not fit into a share of the remaining characters are only counted."""
         if not count:
             return
+
         self.add("", *((f"**{title}:**", "") if title else ()))
         self.add(f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}")
+
         room, row_count = share * self._remaining_chars - _FRAME_CHARS, 0
         for cells in rows:
             row = f"| {' | '.join(cells)} |"
@@ -112,10 +113,10 @@ def _add_summary(document: _Document, state: RunState) -> None:
     name = state.started.evaluation if state.started is not None else "evaluation"
     title = f"{printable(name, _VALUE_CHARS)} {ending_text(state)}: {progress_text(state)} done"
     document.add(f"### {_line(title)}", "", _line(trials_text(state)))
+
     variants = [(_cell(name), _line(results)) for name, results in variant_rows(state)]
     document.add_table("", ("variant", "results"), variants, len(variants), 0.25)
-    results = ((name, score_text(score, trials=state.totals)) for name, score in summary.scores.items())
-    rows = ((_cell(name), _line(result)) for name, result in results)
+    rows = ((_cell(name), _line(score_text(score, trials=state.totals))) for name, score in summary.scores.items())
     document.add_table("", ("score", "result"), rows, len(summary.scores), 0.25)
     if summary.latency.count:
         document.add("", _line(latency_text(summary.latency, plural(summary.latency.count, "output"), "p50", "p95")))
@@ -124,13 +125,13 @@ def _add_summary(document: _Document, state: RunState) -> None:
 
 
 def _add_differences(document: _Document, comparison: Comparison) -> None:
-    """Add the counts of a comparison with the baseline, and a table of the differences."""
     trials = compared_text(comparison, " with the baseline")
     not_done = f"{comparison.not_done:,} not done in both" if comparison.not_done else ""
     exclusions = ", ".join(filter(None, (not_done, unpaired_text(comparison, "the baseline", "the run"))))
     document.add("", _line(f"{trials}; not compared: {exclusions}" if exclusions else trials))
     for line in answer_lines(comparison, "baseline", "run"):
         document.add("", _line(line))
+
     rows = [
         *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
         ("trials with all scores", comparison.completion, ""),
@@ -141,7 +142,6 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
 
 
 def _add_review(document: _Document, source: Source, variant: str | None) -> None:
-    """Add the corrected scores, and how well scorers agree with human labels, if the run has a review."""
     if (reviewed := open_review(source.run)) is None:
         return
     side = Side(source.run.state, variant=variant)
@@ -150,11 +150,13 @@ def _add_review(document: _Document, source: Source, variant: str | None) -> Non
         document.add("", _line(f"{name}: {basis_text(result)}"))
         if result.corrected is not None:
             document.add("", _line(next(corrected_lines({name: result.corrected}))))
+
         if confusion := confusion_table(result):
             header, *rows = [[*map(_line, row)] for row in confusion]
             document.add_table("", header, rows, len(rows), 0.1)
         figures = [(_line(figure), _line(text)) for figure, text in agreement_rows(result)]
         document.add_table("", ("agreement", ""), figures, len(figures), 0.1)
+
         disagreements = [
             (_cell(item.trial), _cell(item.judge), _cell(item.label), _cell("; ".join(item.notes)))
             for item in result.disagreements
@@ -194,7 +196,6 @@ def _case_cells(source: Source, trial: TrialValues) -> Iterator[str]:
 
 
 def _result_cell(source: Source, trial: TrialValues) -> str:
-    """Return the output of a trial, or why it failed and its last error."""
     state = source.run.state.trials[trial.trial]
     if state.stage != "failed":
         return _cell(source.load(trial.output))

@@ -12,6 +12,7 @@ import attrs
 from evaljournal.replay.provider.messages import Message, messages_of
 from evaljournal.replay.provider.reports import fields_of, text_field
 from evaljournal.replay.state.definition import load_definition
+from evaljournal.replay.state.usage import is_amount
 
 _PROVIDERS: Final = {
     "openai.com": "openai",
@@ -34,8 +35,6 @@ _DEFAULT_PROVIDER: Final = "openai"
 
 @attrs.frozen
 class ModelCall:
-    """A call to a model."""
-
     model: str = ""
     """Requested model; empty if it is unknown, or if the task is not a model."""
     provider: str = ""
@@ -66,14 +65,11 @@ class TaskModels:
 
 @attrs.frozen
 class TaskModel:
-    """The model that a run's definition names."""
-
     model: str
     host: str
 
     @classmethod
     def from_definition(cls, task: Mapping[str, Any]) -> "TaskModel":
-        """Find the model in the recorded definition of a task."""
         model = text_field(task, "model") or text_field(fields_of(task.get("body")), "model")
         try:
             host = urlsplit(text_field(task, "address") or text_field(task, "base_url")).hostname or ""
@@ -82,16 +78,13 @@ class TaskModel:
         return cls("" if "{" in model else model, host)
 
     def call(self, request: Any) -> ModelCall:
-        """Return the model call of an attempt with this request."""
         body = fields_of(request)
         body = fields_of(body.get("body")) or body
         model = text_field(body, "model") or self.model
         if not model:
             return ModelCall(host=self.host)
         numbers = {
-            "max_tokens" if name == "max_completion_tokens" else name: value
-            for name, value in body.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            "max_tokens" if name == "max_completion_tokens" else name: value for name, value in body.items() if is_amount(value)
         }
         return ModelCall(model, _provider(self.host), self.host, messages_of(body), numbers)
 

@@ -20,6 +20,7 @@ def parquet(source: Source, rows: Rows) -> Iterator[bytes]:
         writer_type: Any = import_module("pyarrow.parquet").ParquetWriter
     except ImportError as exc:
         raise MissingExtra("Parquet needs pyarrow, which is not installed: pip install 'evaljournal[parquet]'") from exc
+
     types: dict[Kind, Any] = {
         "text": pa.string(),
         "time": pa.timestamp("us", tz="UTC"),
@@ -28,6 +29,7 @@ def parquet(source: Source, rows: Rows) -> Iterator[bytes]:
         "boolean": pa.bool_(),
         "any": pa.string(),
     }
+
     content = table(source, rows)
     schema = pa.schema([(column.name, types[column.kind]) for column in content.columns])
     spool = Spool()
@@ -40,7 +42,6 @@ def parquet(source: Source, rows: Rows) -> Iterator[bytes]:
 
 
 def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterator[list[list[Any]]]:
-    """Turn rows into columns, one row group at a time."""
     group: list[list[Any]] = [[] for _ in columns]
     size = 0
     for row in rows:

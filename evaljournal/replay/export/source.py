@@ -26,8 +26,6 @@ _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(micros
 
 
 class Source:
-    """The records of a run in order, and its trials by name."""
-
     def __init__(self, path: Path | str, at: int | None = None) -> None:
         """Read a run, in full or up to record `at`; it is loaded when it is first needed."""
         self._path = Path(path)
@@ -112,15 +110,13 @@ class Source:
 
     def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
         """Return the trials in the order of enqueueing, or only trials in some stages or of one variant."""
-        index = self.index
         for name, trial in self.state.trials.items():
             if (not stages or trial.stage in stages) and variant in (None, trial.variant):
-                yield self.trial(name, index)
+                yield self.trial(name)
 
-    def trial(self, name: str, index: Index | None = None) -> TrialDetails:
-        """Read one trial."""
+    def trial(self, name: str) -> TrialDetails:
         self.trial_name = name
-        details = read_trial(index or self.index, self.state, name, self.load)
+        details = read_trial(self.index, self.state, name, self.load)
         if details.stage == "withdrawn":
             details.scores.clear()
         return details
@@ -137,7 +133,6 @@ class Source:
         return [name for name, totals in self.state.variants.items() if totals.total]
 
     def totals(self, variant: str | None) -> Totals:
-        """Return the sums over the trials of one variant, or of the run."""
         return self.state.totals if variant is None else self.state.variants[variant]
 
     @property

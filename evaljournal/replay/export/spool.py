@@ -12,7 +12,6 @@ class Spool(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -20,7 +19,6 @@ class Spool(io.RawIOBase):
         return self._size
 
     def write(self, data: Any) -> int:
-        """Add bytes."""
         chunk = bytes(data)
         self._chunks.append(chunk)
         self._size += len(chunk)

@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal, get_args
 
 import attrs
@@ -37,8 +37,6 @@ class MissingExtra(JournalError):
 
 @attrs.frozen
 class Column:
-    """A column, and how to get its value from a row."""
-
     name: str
     kind: Kind
     get: Callable[[Row], Any]
@@ -46,14 +44,11 @@ class Column:
 
 @attrs.frozen
 class Table:
-    """Rows and their columns."""
-
     rows: Iterator[Row]
     columns: list[Column]
 
 
 def table(source: Source, rows: Rows) -> Table:
-    """Return a table of a run."""
     match rows:
         case "trials":
             content = _trials(source)
@@ -73,14 +68,12 @@ def table(source: Source, rows: Rows) -> Table:
 
 
 def _with_variants(content: Table, state: RunState) -> Table:
-    """Add the column `variant` after `trial`."""
     trial, *other_columns = content.columns
     rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
-    return Table(rows, [trial, Column("variant", "text", _field("variant")), *other_columns])
+    return Table(rows, [trial, Column("variant", "text", itemgetter("variant")), *other_columns])
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
-    """Write one JSON object per line."""
     for row in table(source, rows).rows:
         yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
@@ -103,13 +96,11 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
 
 
 def typed_value(column: Column, row: Row) -> Any:
-    """Return the value of a column with the type of the column."""
     value = column_value(column, column.get(row))
     return value if column.kind != "time" else datetime.fromisoformat(value) if value else None
 
 
 def column_value(column: Column, value: Any) -> Any:
-    """Convert a value to the type of its column."""
     if value is None or column.kind not in {"any", "number"}:
         return value
     return as_text(value) if column.kind == "any" else float(value)
@@ -141,11 +132,7 @@ def without_formula(text: str) -> str:
 
 
 def _columns(kinds: dict[str, Kind]) -> list[Column]:
-    return [Column(name, kind, _field(name)) for name, kind in kinds.items()]
-
-
-def _field(name: str) -> Callable[[Row], Any]:
-    return lambda row: row[name]
+    return [Column(name, kind, itemgetter(name)) for name, kind in kinds.items()]
 
 
 def _nested_field(name: str, key: str) -> Callable[[Row], Any]:
@@ -209,6 +196,7 @@ def _trials(source: Source) -> Table:
         for name, is_integer in source.index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
+
     rows = ({name: get(trial) for name, (_, get) in _TRIAL_FIELDS.items()} for trial in source.trials())
     return _with_labels(Table(rows, columns), source) if source.labels else Table(rows, columns)
 
@@ -219,6 +207,7 @@ def _with_labels(content: Table, source: Source) -> Table:
     for trial, labels in source.labels.items():
         for label in labels:
             by_trial.setdefault(trial, {}).setdefault(label.name, {})[label.reviewer] = label.value
+
     names = sorted({(name, reviewer) for labels in by_trial.values() for name in labels for reviewer in labels[name]})
     columns = [Column(f"label.{name}.{reviewer}", "any", _label_field(name, reviewer)) for name, reviewer in names]
     rows = ({**row, "labels": by_trial.get(row["trial"], {})} for row in content.rows)
@@ -253,7 +242,6 @@ def _labels(source: Source) -> Iterator[Row]:
 
 
 def _score_kind(state: RunState, scorers: Collection[str]) -> Kind:
-    """Return the kind of a column with the scores of these scorers."""
     types = {_type(score) for trial in state.trials.values() for name, (_, score) in trial.scores.items() if name in scorers}
     return "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
 
@@ -289,7 +277,6 @@ ATTEMPT_COLUMNS: Final[dict[str, Kind]] = {
     "need": "any",
 }
 
-
 _ATTEMPTS: Final = """
     SELECT attempts.id, name FROM attempts JOIN trials ON trials.id = trial
     ORDER BY outcome = '', attempts.end_seq, attempts.id
@@ -306,9 +293,11 @@ def _attempts(source: Source) -> Iterator[Row]:
         attempt = read_attempt(index, source.trial_name, row, source.load)
         span, last_seq = attempt.span, row.end_seq or index.seq
         request = row if row.request_id in {row.id, -1} else index.attempt(row.request_id)
+
         usage = None
         for name, value in index.rows(_NOTES, row.trial, row.attempt, row.seq, last_seq):
             usage = _merge_usage(usage, noted_usage(name, index.value(value)))
+
         fields: Row = {
             "trial": span.trial,
             "attempt": span.attempt,

@@ -81,8 +81,6 @@ class CaseColumns:
 
 @attrs.frozen(kw_only=True)
 class RunDigest:
-    """The results of one run."""
-
     evaluation: str | None = None
     started_at: str | None = None
     identity: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
@@ -109,7 +107,6 @@ class RunDigest:
 
     @property
     def is_usable(self) -> bool:
-        """Whether its results count: it is not damaged."""
         return self.status not in {"damaged", "unreadable"}
 
     @property

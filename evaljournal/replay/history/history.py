@@ -31,8 +31,6 @@ smaller share of the cases of the reference in common is not part of the trend."
 
 
 class Entry(NamedTuple):
-    """A run in a history."""
-
     path: str
     run: RunDigest
     columns: Sequence[CaseColumns]
@@ -74,7 +72,6 @@ class Point:
     scorer_changed: bool
     """Whether the scorer's version is not that of the reference."""
     failed: int
-    """Failed trials."""
     p95: float | None
     """95th percentile of the latency of all outputs, in seconds."""
     cost: float | None
@@ -85,8 +82,6 @@ class Point:
 
 @attrs.frozen(kw_only=True)
 class CaseHistory:
-    """The outcomes of one case, run by run."""
-
     case: str
     variant: str
     outcomes: str
@@ -139,9 +134,11 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
     fingerprints = {} if reference is None else _fingerprints(reference)
     if reference is not None and scorer is None:
         scorer = first_score(reference.run)
+
     common_cases = _common_cases(usable_entries, reference, fingerprints)
     version = None if reference is None or scorer is None else _version(reference, scorer)
     rows = _outcome_rows(usable_entries, fingerprints)
+
     steps = {key: step for variant, row in rows.items() for key, step in _steps(usable_entries, variant, row, fingerprints)}
     changed = changed_since([entry.run for entry in entries])
     points = [
@@ -149,6 +146,7 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
         for entry, names in zip(entries, changed, strict=True)
         for point in _points(entry, fingerprints, common_cases, scorer, version)
     ]
+
     return History(
         evaluation=evaluation,
         scorer=scorer,
@@ -216,6 +214,7 @@ def _points(
         if not is_partial:
             common_flags = [flag and case in common_cases for case, flag in zip(columns.cases, flags, strict=True)]
         score = _score(variant, columns, common_flags, scorer)
+
         yield Point(
             path=entry.path,
             variant=variant.variant,
@@ -241,6 +240,7 @@ def _score(variant: VariantDigest, columns: CaseColumns, flags: Sequence[bool], 
     score = None if scorer is None else variant.scores.get(scorer)
     if score is None or scorer is None or all(flags):
         return score
+
     values = columns.values[scorer]
     tally = Tally(by_case={} if any(isinstance(value, list) for value in values) else None)
     for case, value, is_common in zip(columns.cases, values, flags, strict=True):
@@ -320,6 +320,7 @@ def case_change(
     """
     if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
         return "unchanged", None
+
     results = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome != OPEN]
     end = len(results)
     while end and results[end - 1][1] == ERROR:
@@ -327,10 +328,12 @@ def case_change(
     results = [(index, outcome) for index, outcome in results[:end] if outcome != ERROR] + results[end : end + 1]
     if any(outcome == MIXED for _, outcome in results):
         return "flaky", None
+
     passes = [outcome == PASSED for _, outcome in results]
     flips = [index for index in range(1, len(passes)) if passes[index] != passes[index - 1]]
     if not flips:
         return "unchanged", None
+
     known_results = {
         (key, outcome) for index, outcome in results if outcome != ERROR and (key := definitions[index]) is not None
     }

@@ -85,7 +85,6 @@ def trend_lines(history: History) -> Iterator[str]:
 
 
 def change_lines(history: History) -> Iterator[str]:
-    """Yield the cases that broke, were fixed or are flaky."""
     for kind, cases in (("broken", history.broken), ("fixed", history.fixed), ("flaky", history.flaky)):
         if cases:
             yield f"{kind}: {plural(len(cases), 'case')}"

@@ -116,8 +116,6 @@ _MIN_RUNS: Final = 2
 
 @attrs.frozen(kw_only=True)
 class PageRun:
-    """A run on a page."""
-
     run: LoadedRun
     content: Content
     audit: Audit
@@ -150,6 +148,7 @@ class PageRun:
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
         review = [] if status == "running" else _review(self.run)  # The page of a running run is computed again and again.
         verb = next_verb or ("verify" if state.outcome == "finished" and not state.failed else "")
+
         return {
             "path": str(path),
             "name": path.name,
@@ -202,6 +201,7 @@ def _review(run: LoadedRun) -> list[dict[str, Any]]:
         ]
     if reviewed is None:
         return []
+
     results: list[dict[str, Any]] = []
     variants: Sequence[str | None] = run.state.variants.names
     for variant, name in product(variants or [None], reviewed.names):
@@ -224,21 +224,23 @@ def _review(run: LoadedRun) -> list[dict[str, Any]]:
 
 
 def _score_tiles(summary: Summary, review: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the title, the figure and the notes of each score's tile, and the interval of a share."""
     tiles, corrected = list[dict[str, Any]](), {result["name"]: result["corrected"] for result in review}
     orders = {order for result in summary.pairwise.values() for order in result.orders}
     for scorer, score in summary.scores.items():
         if scorer in orders and not score.failed:
             continue
+
         unscored_outputs = summary.unscored.get(scorer, 0)
         text = describe_score(score, trials=summary.trials, unscored_outputs=unscored_outputs)
         estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
         bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
+
         note_lines = [text.basis, text.interval, text.labels, corrected.get(scorer, ""), *estimates, text.answers, text.notes]
         if (pairwise := summary.pairwise.get(scorer)) is not None:
             note_lines.append(pairwise_text(pairwise))
             labels = {order: describe_score(summary.scores[order]).labels.partition("  ")[0] for order in pairwise.orders}
             note_lines += [f"{printable(order, 40)}: {shares}" for order, shares in labels.items()]
+
         fails = 0 if score.passed is None else score.numbers - score.passed
         tile = {"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar}
         tiles.append({**tile, "name": scorer, "kind": score.kind, "fails": fails})
@@ -261,12 +263,14 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     sides = {name: Side(state, variant=name) for name in state.variants.names}
     if len(sides) < _MIN_VARIANTS:
         return None
+
     table = compare_all(sides)
     heads, *columns = zip(*((head, *cells) for head, cells in table_columns(table)), strict=True)
     names = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
     scores = {row.name: row.scores[table.score] for row in table.rows if table.score is not None and table.score in row.scores}
     shares = {name: score.mean for name, score in scores.items() if score.kind == "pass" and score.mean is not None}
     best = max(shares, key=lambda name: shares[name]) if shares else None
+
     return {
         **view_json(table, omit="rows"),
         "heads": heads,
@@ -326,6 +330,7 @@ def headline(summary: Summary, status: str, variants: Mapping[str, Any] | None =
         progress = f"{plural(done, 'trial')} done"
     else:
         progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
+
     scorer = main_scorer((name, score.kind) for name, score in summary.scores.items())
     score = None if scorer is None else summary.scores[scorer]
     brief_score = _brief_score(scorer, score) if scorer is not None and score is not None and score.scored else ""
@@ -355,9 +360,11 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     scorer = main_scorer((name, difference.kind) for name, difference in comparison.scores.items())
     score_text = "" if scorer is None else f"{printable(scorer, 40)}: {verdict(comparison.scores[scorer], 'B is ')}. "
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
+
     facts_a, facts_b = map(_definition_texts, sides)
     facts = {name: (facts_a.get(name), facts_b.get(name)) for name in {**facts_a, **facts_b}}
     changed = comparison.definition_changes or [name for name, (fact_a, fact_b) in facts.items() if fact_a != fact_b]
+
     return {
         **view_json(comparison),
         "headline": f"{score_text}{compared_text(comparison)}.",
@@ -395,6 +402,7 @@ def since_data(history: History) -> dict[str, Any] | None:
     paths = list(dict.fromkeys(point.path for point in history.points))
     if len(paths) < _MIN_RUNS:
         return None
+
     old_points, new_points = ([point for point in history.points if point.path == path] for path in paths[-2:])
     old_scores = {point.variant: point.score for point in old_points if not point.is_partial}
     scores = [
@@ -407,6 +415,7 @@ def since_data(history: History) -> dict[str, Any] | None:
         [f"{case}@{point.variant}" if point.variant else case for point in new_points for case in getattr(point, kind)]
         for kind in ("broken", "fixed")
     )
+
     return {
         "path": paths[-2],
         "command": compare_command(history),
@@ -422,15 +431,16 @@ def _changed_names(changed: Sequence[str]) -> str:
 
 
 def _definition_texts(side: Side) -> dict[str, str]:
-    """Return the definition of a side as texts by name: model, prompt and parameters of the task, cases, scorers, revision."""
     run_started = side.state.started
     if run_started is None:
         return {}
+
     definition = load_definition(run_started.definition)
     parameters = {} if side.variant is None else variant_parameters(definition, side.variant)
     settings = substitution(run_started.settings)
     values = {"task name": run_started.task, **used_task(definition, side.variant), **parameters, **settings}
     scorers = {f"scorer {name}": version for name, version in run_started.scorers.items()}
+
     facts = {
         **{name: value for name, value in values.items() if value not in (None, "", {}, []) and name != "name"},
         "cases": f"{run_started.dataset} {run_started.dataset_fingerprint}".strip(),

@@ -37,9 +37,7 @@ _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""
 _NOTE_CHARS: Final = 300
 _MAX_NOTES: Final = 100
-"""Maximum number of notes shown for one attempt."""
 _MAX_FILES: Final = 200
-"""Maximum number of changed files shown for one attempt."""
 _SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
 _OUTCOME_NUMBERS: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
@@ -71,6 +69,7 @@ def columns(content: Content, state: RunState, cursor: PageCursor = PageCursor()
     index = content.index
     if cursor.seq > index.seq:
         cursor = PageCursor()  # It belongs to another run.
+
     after_seq = cursor.seq
     index.create_indexes(TRIAL_INDEXES)
     if after_seq:
@@ -110,7 +109,7 @@ def columns(content: Content, state: RunState, cursor: PageCursor = PageCursor()
         "errors": list(content.errors(after_seq)),
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
         "spans": _spans(content, after_seq),
-        **({"steps": _steps(content, after_seq)} if len(content.steps) else {}),
+        **({"steps": _steps(content, after_seq)} if content.steps.count else {}),
         **({"judge_calls": _judge_calls(content, after_seq)} if content.steps.judge_calls else {}),
         "trials": _trials(content, state, after_seq),
         "rate_limits": [{"label": series.label, **_use_columns(series)} for series in limit_series(index)],
@@ -197,9 +196,6 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
     index, length = content.index, content.length
     has_notes = index.row("SELECT 1 FROM notes LIMIT 1") is not None
 
-    def shorten(value: Any) -> Any:
-        return _shorten(value, length)
-
     for trial, attempt, *values in index.rows(_DETAILS, after_seq):
         request, reuses, error, retry_after, reason, usage, worker, detail, late_outcome, *retry, batch, line = values
         delay, retry_reason, retry_seq = retry
@@ -209,16 +205,17 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
             "error": error,
             "retry_after": retry_after,
             "reason": reason or None,
-            "usage": shorten(index.value(usage)),
-            "worker": shorten(worker or None),
-            "detail": shorten(detail or None),
+            "usage": _shorten(index.value(usage), length),
+            "worker": _shorten(worker or None, length),
+            "detail": _shorten(detail or None, length),
             "late_outcome": late_outcome or None,
             "batch": f"batch {batch}, line {line}" if batch else None,
             **({"retry_in": delay, "retry_reason": retry_reason} if retry_seq else {}),
         }
+
         rows = index.rows(_NOTES, trial, attempt, JUDGE_NOTE) if has_notes else ()
         values_by_name = [(name, index.value(value)) for name, value in rows]
-        notes = [(name, shorten(value)) for name, value in values_by_name if name != CHANGES]
+        notes = [(name, _shorten(value, length)) for name, value in values_by_name if name != CHANGES]
         for value in (value for name, value in values_by_name if name == CHANGES):
             details["changes"] = _changes(value, length)
         if notes:
@@ -229,7 +226,6 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
 
 
 def _changes(value: Any, length: int) -> dict[str, Any]:
-    """Return the changed files of an attempt, and the beginning of its diff."""
     try:
         files, diff = recorded_changes(value.load() if isinstance(value, Blob) else value)
     except BlobDamaged:
@@ -385,10 +381,11 @@ def _series(index: Index, name: SeriesName, start: int) -> dict[str, Any]:
 
 def _use_columns(series: LimitSeries) -> dict[str, Iterator[int]]:
     """Return the use of a rate limit, in percent; times count from the start of the session."""
-    points = series.points
-    columns = [microseconds(point.t) for point in points], [point.percent for point in points]
-    sessions = [point.session for point in points]
-    return dict(zip(("t", "value", "session"), map(_deltas, (*columns, sessions)), strict=True))
+    return {
+        "t": _deltas(microseconds(point.t) for point in series.points),
+        "value": _deltas(point.percent for point in series.points),
+        "session": _deltas(point.session for point in series.points),
+    }
 
 
 def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, int, int]]:
@@ -407,7 +404,6 @@ def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, i
 
 
 def _deltas(numbers: Iterable[int]) -> Iterator[int]:
-    """Return the difference between each number and the previous one."""
     return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
 
 

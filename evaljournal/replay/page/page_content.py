@@ -21,6 +21,7 @@ from evaljournal.journal.format.lifecycle import STAGES, TRIAL_RULES
 from evaljournal.replay.index import Index
 from evaljournal.replay.page.page_text import MICRO, Text, page_text, visible_text
 from evaljournal.replay.provider.messages import Message, messages_of, reply_of
+from evaljournal.replay.provider.reports import fields_of
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.usage import JUDGE_NOTE, is_amount
 from evaljournal.replay.text import as_text, printable, without_variable_parts
@@ -68,17 +69,14 @@ class PageSteps:
         self._rows = index.add_table("page_steps", ("seq", "name_number", "content"))
         """Record of a step, number of its name, and its content as JSON; everything else is in the table `steps`."""
         self._judge_calls = index.add_table("page_judge_calls", ("seq", "span", "content"))
-        self._count = self.judge_calls = 0
+        self.count = self.judge_calls = 0
         self.names: dict[str, int] = {}
         self.omitted = 0
         self._remaining_chars = MAX_CHARS
 
-    def __len__(self) -> int:
-        return self._count
-
     def add(self, event: events.StepEvent, seq: int, length: int) -> None:
         """Add a step that the record `seq` ends; each of its values gets at most `length` characters."""
-        if len(self) >= MAX_STEPS:
+        if self.count >= MAX_STEPS:
             self.omitted += 1
             return
         number, content = 0, None
@@ -86,7 +84,7 @@ class PageSteps:
             number = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
             content = orjson.dumps(self._content(event, length))
         self._rows.append((seq, number, content))
-        self._count += 1
+        self.count += 1
 
     def _content(self, event: events.StepCompleted | events.StepFailed, length: int) -> dict[str, Any] | None:
         content: dict[str, Any] = {}
@@ -99,30 +97,35 @@ class PageSteps:
         elif isinstance(event.usage, dict):
             amounts = {printable(name, 40): value for name, value in event.usage.items() if is_amount(value)}
             content["usage"] = dict(list(amounts.items())[:_MAX_UNITS])
+
         length = min(length, self._remaining_chars // _SHARE)
         if length < _MIN_CHARS:
             content["shortened"] = 1
             return content
+
         is_model = event.kind == "model"
-        messages = messages_of(event.input) if is_model and isinstance(event.input, dict) else []
-        if messages and isinstance(event.input, dict):
-            has_prompt = event.continues and any(event.input.get(name) for name in ("system", "instructions"))
+        request = fields_of(event.input) if is_model else {}
+        if messages := messages_of(request):
+            has_prompt = event.continues and (request.get("system") or request.get("instructions"))
             content["messages"] = self._messages(messages[1:] if has_prompt else messages, length)  # The prompt is the same.
         else:
             content["input"] = self._text(event.input, length)
+
         if isinstance(event, events.StepCompleted):
-            reply = reply_of(event.output) if is_model and not isinstance(event.output, Blob) else None
-            name = "output" if reply is None else "reply"
-            content[name] = self._text(event.output, length) if reply is None else self._message(reply, length)
+            reply = reply_of(event.output) if is_model else None
+            if reply is None:
+                content["output"] = self._text(event.output, length)
+            else:
+                content["reply"] = self._message(reply, length)
         return content
 
     def add_judge_call(self, value: Any, span: int, seq: int, length: int) -> None:
-        """Add the prompt and the reply of a judge."""
         if isinstance(value, Blob):
             try:
                 value = orjson.loads(blobs.content(value))
             except (BlobDamaged, OSError, ValueError):
                 value = None
+
         call = value if isinstance(value, dict) else {}
         length = min(length, self._remaining_chars // _SHARE)
         content: dict[str, Any] = {name: as_text(call.get(name, ""))[:_NAME_CHARS] for name in ("scorer", "model")}
@@ -154,7 +157,7 @@ class PageSteps:
         return text
 
 
-def value_length(size: int, trials: int = 0) -> int:
+def value_length(size: int, trials: int) -> int:
     """Return the maximum characters of a value on the page of a journal with `size` bytes and `trials` trials."""
     if size <= FULL_SIZE:
         return VALUE_LENGTH
@@ -197,6 +200,7 @@ class Content:
         kind, stage_change, count_change = event.__class__, 0, 0
         trial = state.trials.get(event.trial) if kind in _TRIAL_EVENTS else None  # type: ignore[union-attr]  # it has a trial
         old_stage = 0 if trial is None else STAGE_NUMBERS[trial.stage]
+
         index.path = run.path
         run.apply(record)
         index.apply(record)
@@ -204,6 +208,7 @@ class Content:
         if row is not None and kind in _TRIAL_EVENTS:
             stage = STAGE_NUMBERS[state.trials[row.name].stage]
             stage_change = 0 if stage == old_stage else old_stage << 4 | stage
+
         if isinstance(event, events.TrialScored | events.ScoringFailed):
             self.scorers.setdefault(event.scorer, len(self.scorers))
         elif isinstance(event, events.StepEvent) and row is not None and row.last_attempt is not None:
@@ -221,6 +226,7 @@ class Content:
             if state.policy.limit != self._limit:
                 self._limit = state.policy.limit
                 self.limits.append((record.seq, self._limit))
+
         number = -1 if row is None else row.id
         self._events.append((round(index.now * MICRO), _TYPE_NUMBERS[kind], number, stage_change, count_change))
 

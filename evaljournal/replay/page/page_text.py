@@ -16,7 +16,6 @@ Text = str | list[str] | dict[str, Any] | None
 
 
 def microseconds(seconds: float) -> int:
-    """Return a time or a duration in microseconds."""
     return round(seconds * MICRO)
 
 
@@ -45,7 +44,6 @@ def truncate(text: str, length: int) -> Text:
 
 
 def visible_text(text: Text) -> str:
-    """Return the part of a value that a page shows."""
     return text["beginning"] if isinstance(text, dict) else text[0] if isinstance(text, list) else text or ""
 
 

@@ -4,7 +4,7 @@ Requests and replies of OpenAI (chat completions, Responses) and Anthropic are r
 untrusted: any value may have any type, and unrecognized parts are omitted.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, cast
@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
-from evaljournal.replay.provider.reports import LAST_EVENTS, fields_of, text_field
+from evaljournal.replay.provider.reports import LAST_EVENTS, fields_of, objects_of, text_field
 from evaljournal.replay.provider.server_sent_events import parse_events
 from evaljournal.replay.text import as_text
 
@@ -37,8 +37,6 @@ _GEMINI_FUNCTIONS: Final = (("functionCall", "function_call"), ("functionRespons
 
 @attrs.frozen
 class ToolCall:
-    """A tool call that a model requested."""
-
     name: str
     arguments: Any
     """Parsed, if they were valid JSON."""
@@ -47,8 +45,6 @@ class ToolCall:
 
 @attrs.frozen
 class Message:
-    """One message of a conversation."""
-
     role: str
     """`user`, `assistant`, `tool`, `system`, …; empty if unknown."""
     text: str
@@ -76,7 +72,7 @@ def reply_of(step_output: object) -> Message | None:
     if isinstance(output, Mapping):
         return _reply(fields_of(output))
     if isinstance(output, list):  # A stream of Gemini's API without `alt=sse`.
-        return _join_candidates(list(_mappings(output)))
+        return _join_candidates(objects_of(output))
     if not isinstance(output, str):
         return None
     events = list(_events(output)) if _DATA in output[:10_000] else []
@@ -87,28 +83,30 @@ def reply_of(step_output: object) -> Message | None:
 
 def finish_reason_of(step_output: object) -> str:
     """Return why a model stopped: `stop`, `length`, `tool_call`, or the provider's word; empty if it is unknown."""
-    output = _body(step_output)
-    events = list(_events(output)) if isinstance(output, str) else _mappings(output if isinstance(output, list) else [output])
-    return next(filter(None, map(_finish_reason, reversed(list(events)))), "")
+    return next(filter(None, map(_finish_reason, reversed([*_parts_of(step_output)]))), "")
 
 
 def response_id_of(step_output: object) -> str:
     """Return the provider's id of a reply, also of a streamed one; empty if it is unknown."""
-    output = _body(step_output)
-    events = _events(output) if isinstance(output, str) else _mappings(output if isinstance(output, list) else [output])
-    for event in events:
-        for part in (event, *_mappings([event.get("message"), event.get("response")])):
+    for event in _parts_of(step_output):
+        for part in (event, *objects_of([event.get("message"), event.get("response")])):
             if response_id := text_field(part, "id") or text_field(part, "responseId"):
                 return response_id
     return ""
 
 
+def _parts_of(step_output: object) -> Iterable[Mapping[str, Any]]:
+    """Return the events of a streamed reply; any other reply is its only part."""
+    output = _body(step_output)
+    return _events(output) if isinstance(output, str) else objects_of(output if isinstance(output, list) else [output])
+
+
 def _finish_reason(reply: Mapping[str, Any]) -> str:
-    candidates = _mappings(reply.get("candidates"))
-    for part in (*_first_choice(reply), *candidates, *_mappings([reply.get("delta"), reply.get("response"), reply])):
+    candidates = objects_of(reply.get("candidates"))
+    for part in (*_first_choice(reply), *candidates, *objects_of([reply.get("delta"), reply.get("response"), reply])):
         reason = part.get("finish_reason") or part.get("stop_reason") or part.get("finishReason")
         if reason is None and "output" in part:  # The Responses API.
-            is_call = any(item.get("type") == "function_call" for item in _mappings(part.get("output")))
+            is_call = any(item.get("type") == "function_call" for item in objects_of(part.get("output")))
             details = part.get("incomplete_details")
             reason = details.get("reason") if isinstance(details, Mapping) else "tool_use" if is_call else part.get("status")
         if isinstance(reason, str):
@@ -124,12 +122,12 @@ def _body(step_output: object) -> object:
 
 
 def _reply(output: Mapping[str, Any]) -> Message | None:
-    for choice in sorted(_mappings(output.get("choices")), key=_index):
+    for choice in sorted(objects_of(output.get("choices")), key=_index):
         if isinstance(message := choice.get("message"), Mapping):
             return _message(cast("Mapping[str, Any]", message))
-    if candidates := list(_mappings(output.get("candidates"))):
+    if candidates := objects_of(output.get("candidates")):
         return attrs.evolve(_message(_from_gemini(candidates[0].get("content"))), role="assistant")
-    if items := list(_mappings(output.get("output"))):  # The Responses API.
+    if items := objects_of(output.get("output")):  # The Responses API.
         parts = [_message(item) for item in items]
         text = "\n".join(part.text for part in parts if part.role == "assistant" and part.text)
         return Message("assistant", text, tuple(call for part in parts for call in part.tool_calls))
@@ -140,7 +138,7 @@ def _from_gemini(value: object) -> dict[str, Any]:
     """Return a content of Gemini's API as a message of Anthropic's; consecutive texts, as in a stream, are joined."""
     fields = fields_of(value)
     blocks: list[dict[str, Any]] = []
-    for part in _mappings(fields.get("parts")):
+    for part in objects_of(fields.get("parts")):
         call, result = (part.get(name) or part.get(sdk_name) for name, sdk_name in _GEMINI_FUNCTIONS)
         if part.get("thought") or part.get("text") == "":
             continue
@@ -156,6 +154,7 @@ def _from_gemini(value: object) -> dict[str, Any]:
             blocks[-1] = {"type": "text", "text": blocks[-1]["text"] + text}
         else:
             blocks.append({"type": "text", "text": text})
+
     role = fields.get("role")
     return {"role": "assistant" if role == "model" else role, "content": blocks}
 
@@ -163,7 +162,7 @@ def _from_gemini(value: object) -> dict[str, Any]:
 def _messages(value: object) -> Iterator[Message]:
     """Yield a message of a request; each result of a tool is a message of its own."""
     content: Any = value.get("content") if isinstance(value, Mapping) else None
-    results = [part for part in _mappings(content) if part.get("type") == "tool_result"]
+    results = [part for part in objects_of(content) if part.get("type") == "tool_result"]
     for part in results:
         yield Message("tool", _result_text(part.get("content")), (), text_field(part, "tool_use_id"))
     if not results or not isinstance(value, Mapping):
@@ -185,9 +184,10 @@ def _message(value: object) -> Message:
             return Message("", "")
         case _:
             pass
+
     content = message.get("content")
-    calls = [_call(part) for part in _mappings(content) if part.get("type") == "tool_use"]
-    calls += [_call(call.get("function"), call.get("id")) for call in _mappings(message.get("tool_calls"))]
+    calls = [_call(part) for part in objects_of(content) if part.get("type") == "tool_use"]
+    calls += [_call(call.get("function"), call.get("id")) for call in objects_of(message.get("tool_calls"))]
     text = _text_of(content) or _text_of(message.get("refusal"))
     return Message(text_field(message, "role"), text, tuple(calls), text_field(message, "tool_call_id"))
 
@@ -221,13 +221,8 @@ def _text_of(content: Any) -> str:
 
 
 def _result_text(content: Any) -> str:
-    texts = (part.get("text", f"({as_text(part.get('type'))})") for part in _mappings(content))
+    texts = (part.get("text", f"({as_text(part.get('type'))})") for part in objects_of(content))
     return "\n".join(map(as_text, texts)) if isinstance(content, list) else "" if content is None else as_text(content)
-
-
-def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, Mapping))
 
 
 def _index(choice: Mapping[str, Any]) -> int:
@@ -237,11 +232,10 @@ def _index(choice: Mapping[str, Any]) -> int:
 
 def _first_choice(reply: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the choice of a reply, or of a chunk of one, that has the index 0."""
-    return (choice for choice in _mappings(reply.get("choices")) if not choice.get("index"))
+    return (choice for choice in objects_of(reply.get("choices")) if not choice.get("index"))
 
 
 def _events(text: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects of a recorded stream of server-sent events."""
     for _, data in parse_events(text):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(data)
@@ -251,9 +245,9 @@ def _events(text: str) -> Iterator[Mapping[str, Any]]:
 
 def _join_candidates(events: list[Mapping[str, Any]]) -> Message | None:
     """Return the message of a stream of Gemini's API, whose events have some parts each; None if it is of another API."""
-    candidates = [candidate for event in events for candidate in _mappings(event.get("candidates"))]
-    contents = _mappings([candidate.get("content") for candidate in candidates])
-    parts = [part for content in contents for part in _mappings(content.get("parts"))]
+    candidates = [candidate for event in events for candidate in objects_of(event.get("candidates"))]
+    contents = objects_of([candidate.get("content") for candidate in candidates])
+    parts = [part for content in contents for part in objects_of(content.get("parts"))]
     return _message(_from_gemini({"role": "model", "parts": parts})) if candidates else None
 
 
@@ -261,6 +255,7 @@ def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
     for event in reversed(events):
         if text_field(event, "type") in LAST_EVENTS and (response := fields_of(event.get("response"))):
             return _reply(response)
+
     texts: list[str] = []
     calls: dict[object, dict[str, str]] = {}
     for event in events:
@@ -268,8 +263,9 @@ def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
             delta = choice.get("delta")
             if isinstance(delta, Mapping):
                 texts.append(_text_of(delta.get("content")))
-                for piece in _mappings(delta.get("tool_calls")):
+                for piece in objects_of(delta.get("tool_calls")):
                     _extend(calls, piece.get("index"), piece.get("function"), piece.get("id"))
+
         delta, block, index = event.get("delta"), event.get("content_block"), event.get("index")
         if isinstance(block, Mapping) and block.get("type") == "tool_use":
             _extend(calls, index, {"name": block.get("name")}, block.get("id"))

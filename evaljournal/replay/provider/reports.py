@@ -25,7 +25,7 @@ def fields_of(value: object) -> Mapping[str, Any]:
 
 def objects_of(value: object) -> list[Mapping[str, Any]]:
     """Return the objects in a list of a request or a reply; none if the value is of another type."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def text_field(value: Mapping[str, Any], name: str) -> str:
@@ -89,7 +89,6 @@ class StreamReport(Report):
         self._parser = EventParser()
 
     def feed(self, content: bytes) -> None:
-        """Add received bytes."""
         self._read(self._parser.feed(self._decoder.decode(content)))
 
     def end(self) -> None:

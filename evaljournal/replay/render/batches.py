@@ -11,7 +11,6 @@ from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import duration, money, plural, printable
 
 _MAX_BATCHES: Final = 5
-"""Open batches that are listed."""
 _CANCELLED: Final = frozenset({"cancelled", "canceled"})
 
 
@@ -34,9 +33,11 @@ def batch_lines(state: RunState, wall: datetime | None = None) -> Iterator[str]:
     batches = batches_of(state)
     open_batches, cost = [batch for batch in batches if batch.is_open], sum(batch.cost or 0.0 for batch in batches)
     now = wall or _time(state.at)
+
     yield from (_open_text(batch, now) for batch in open_batches[:_MAX_BATCHES])
     if len(open_batches) > _MAX_BATCHES:
         yield f"and {len(open_batches) - _MAX_BATCHES:,} more"
+
     if ended := [batch for batch in batches if not batch.is_open and batch.state not in UNSENT_STATES]:
         results, missing, unused = (sum(getattr(batch, name) for batch in ended) for name in ("results", "missing", "unused"))
         parts = [f"{plural(len(ended), 'batch', 'batches')} collected: {plural(results, 'result')} used"]
@@ -45,6 +46,7 @@ def batch_lines(state: RunState, wall: datetime | None = None) -> Iterator[str]:
         parts += [f"{count:,} cancelled"] if (count := sum(batch.state in _CANCELLED for batch in ended)) else []
         parts += [money(cost)] if cost else []
         yield ", ".join(parts)
+
     for state_name, text in (("failed", "failed"), ("not_sent", "not accepted")):
         if rejected := [batch for batch in batches if not batch.is_open and batch.state == state_name]:
             reason = f": {printable(rejected[-1].message, 120)}" if rejected[-1].message else ""

@@ -29,12 +29,14 @@ _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
 _MAX_NAME_CHARS: Final = 4_000
 _MAX_NAMES: Final = 3
-"""Number of trials to name, of those that are not compared."""
 
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     """Yield a comparison as lines; each list shows at most `limit` trials and the number of the others."""
-    yield _datasets(comparison)
+    if unpaired := unpaired_text(comparison):
+        yield f"{plural(comparison.common, 'common trial')}, {unpaired}"
+    else:
+        yield f"the same {plural(comparison.common, 'trial')} in both runs"
     if comparison.not_done:
         yield f"{comparison.not_done:,} of {comparison.common:,} common trials are not done in both runs and are not compared"
     if comparison.definition_changes:
@@ -42,6 +44,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for side, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
         if scorers:
             yield f"scorers only in {side}: {', '.join(printable(scorer, 24) for scorer in scorers)}"
+
     yield compared_text(comparison)
     yield from _score_lines(comparison.scores)
     if (comparisons := max((difference.comparisons for difference in comparison.scores.values()), default=0)) > 1:
@@ -52,6 +55,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))
+
     for title, changes in (("broken", comparison.broken), ("fixed", comparison.fixed), ("changed", comparison.changed)):
         rows = [f"{printable(change.trial)}: {change_text(change)}" for change in islice(changes, limit)]
         yield from _list(title, rows, len(changes))
@@ -78,12 +82,6 @@ def answer_lines(comparison: Comparison, a: str = "A", b: str = "B") -> Iterator
         by_variant = answers.models if comparison.model_drift else answers.mixed_models
         for variant, models in by_variant.items():
             yield f"{name}{f'@{_name(variant)}' if variant else ''} was {served_text(models)}"
-
-
-def _datasets(comparison: Comparison) -> str:
-    if trials := unpaired_text(comparison):
-        return f"{plural(comparison.common, 'common trial')}, {trials}"
-    return f"the same {plural(comparison.common, 'trial')} in both runs"
 
 
 def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
@@ -122,7 +120,6 @@ def change_text(change: TrialChange) -> str:
 
 
 def table_lines(table: ComparisonTable) -> Iterator[str]:
-    """Yield a table as lines."""
     yield from _rows(table)
     if any(row.is_pareto_optimal for row in table.rows):
         front = f"* on the Pareto front of {_name(table.score or '')} against cost"
@@ -188,7 +185,6 @@ def table_columns(table: ComparisonTable) -> Iterator[tuple[str, list[str]]]:
 
 
 def _pad(header: str, cells: Sequence[str], *, left: bool = False) -> Sequence[str]:
-    """Return the header and the cells with equal width."""
     width = max(map(len, (header, *cells)))
     return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
 
@@ -206,7 +202,6 @@ def _holm_note(comparisons: int) -> str:
 
 
 def notes(table: ComparisonTable) -> Iterator[str]:
-    """Yield notes on a table: corrections, trials that are not compared, incomplete figures."""
     if table.comparisons > 1:
         yield _holm_note(table.comparisons)
     baseline = _row_name(table.baseline)

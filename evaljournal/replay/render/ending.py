@@ -31,11 +31,8 @@ _AFTER_MISSES: Final = "restore the recorded requests, or add --no-offline --on-
 _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
-"""Causes of errors that are listed."""
 _MAX_NAMES: Final = 3
-"""Trials that are named for a cause."""
 _MAX_SHARDS: Final = 20
-"""Missing shards that are listed."""
 
 CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
 _OUTCOMES: Final = {
@@ -50,7 +47,6 @@ _OUTCOMES: Final = {
     "dataset_failed": "stopped (the cases could not be read)",
     "budget": "stopped by its budget",
 }
-"""How a session ended → its text."""
 
 
 def final_report(
@@ -74,12 +70,14 @@ def final_report(
     """
     causes = _causes(state)
     summary = summarize(state)
+
     name = printable(state.started.evaluation) if state.started else "the run"
     name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
     progress, directory = progress_text(state), printable(str(path), 500)
     lines = [f"{name} {ending_text(state, stop_reason)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
+
     lines += [f"  {row}" for row in (*_score_lines(state, summary), *corrected)]
     lines += failing_lines(state, path, width)
     lines += _error_lines(state, causes, path)
@@ -89,6 +87,7 @@ def final_report(
         suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
         lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
     lines += [f"  {row}" for row in _events(state, detail)]
+
     if count := len(state.set_ups.open):
         sets = "1 set-up was" if count == 1 else f"{count:,} set-ups were"
         lines.append(f"  {sets} never torn down; `evaljournal clean {quote(path)}` does it, and so does `resume`")
@@ -99,6 +98,7 @@ def final_report(
     if verbose:
         hash_text = f" · head {head}" if head else ""
         lines += [f"journal: seq {state.seq:,}{hash_text}", f"verify: evaljournal verify {quote(path)}"]
+
     has_results = state.outcome == "finished" and state.completed
     return "\n".join([*lines, f"next: {report_command(path) if has_results else next_step(state, path, causes)}"])
 
@@ -144,7 +144,6 @@ def next_step(state: RunState, path: Path | str, causes: "Sequence[_Cause] | Non
 
 
 def next_command(state: RunState, path: Path | str) -> str:
-    """Return the command to run next, ready to copy."""
     return _next_command(state, _first_repair(state, _causes(state)), path)
 
 
@@ -173,12 +172,10 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
 
 
 def report_command(path: Path | str) -> str:
-    """Return the command that opens the report of a run in a browser."""
     return f"evaljournal report {quote(path)} --open"
 
 
 def cancel_command(state: RunState, path: Path | str) -> str:
-    """Return the command that cancels the open batches of a run."""
     has_task = state.started is not None and state.started.task
     return f"evaljournal cancel {quote(path)}{'' if has_task else ' --task FILE.py:NAME'}"
 
@@ -248,13 +245,11 @@ def _causes(state: RunState) -> list[_Cause]:
 
 
 def _first_repair(state: RunState, causes: Sequence[_Cause]) -> _Repair | None:
-    """Return what the most frequent error needs."""
     is_last_problem = state.outcome in {"finished", "same_error", "failed_fast"}
     return _repair(state, causes[0]) if causes and is_last_problem else None
 
 
 def _repair(state: RunState, cause: _Cause) -> _Repair | None:
-    """Return what an error needs: a longer timeout, another model or URL, or a fix of the line that raised."""
     timeout, task = state.settings.get("timeout"), state.started.task if state.started else ""
     if cause.reason == "timed_out" and isinstance(timeout, int | float):
         return _Repair("", ("--retry-failed", f"--timeout {2 * timeout:g}"))
@@ -262,11 +257,13 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
         return _Repair(_JSON_VALUES)
     if cause.reason != "fatal":
         return None
+
     truncation = _TRUNCATION.match(cause.error) if not cause.location else None
     if truncation is None and not NOT_FOUND.search(cause.error):
         fix = f"fix {printable(cause.location, 200)}" if cause.location else ""
         text = _AFTER_MISSES if cause.error.startswith(_MISS) else fix
         return _Repair(text) if text else None
+
     edit = "correct the model name or the URL" if truncation is None else ADVICE[truncation[1]]
     if (keys := _definition_keys(task)) is not None:
         names = ("max-tokens",) if truncation is not None else ("chat", "endpoint")
@@ -339,13 +336,11 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
     yield from summary.warnings
     yield from budget_lines(state)
     yield from worker_lines(state.workers) if verbose else ended_workers(state.workers)
-    if not verbose:
-        return
-    usage, usage_text = summary_text.billed_usage(summary.usage), summary_text.usage_text
-    unproductive = summary_text.billed_usage(summary.usage_without_output)
-    part = f"; of this {usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
-    if usage:
-        yield f"{usage_text(usage, summary.unpriced_models)}{part}"
+
+    if verbose and (usage := summary_text.billed_usage(summary.usage)):
+        unproductive = summary_text.billed_usage(summary.usage_without_output)
+        part = f"; of this {summary_text.usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
+        yield f"{summary_text.usage_text(usage, summary.unpriced_models)}{part}"
 
 
 def _calls_in_flight(attempts: int) -> str:
@@ -355,37 +350,40 @@ def _calls_in_flight(attempts: int) -> str:
 
 def _repeated_calls(state: RunState) -> str:
     """Return what may have been paid for twice; without steps, an attempt may have made any number of calls."""
+    repeated = state.trials.attempts.repeated
     if not state.steps.completed:
-        return f"up to {plural(state.trials.attempts.repeated, 'attempt')}"
-    attempts = state.trials.attempts.repeated
-    steps = state.trials.attempts.repeated_calls - attempts
-    calls = _calls_in_flight(attempts)
+        return f"up to {plural(repeated, 'attempt')}"
+    steps = state.trials.attempts.repeated_calls - repeated
+    calls = _calls_in_flight(repeated)
     return f"{calls} and {plural(steps, 'completed step')}" if steps else calls
 
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
+    attempts, errors = state.trials.attempts, state.sessions.errors
     yield from summary_text.adopted_lines(state)
-    if state.trials.attempts.interrupted:
-        verb = "was" if state.trials.attempts.interrupted == 1 else "were"
-        subject = "it" if state.trials.attempts.interrupted == 1 else "they"
-        subject = _calls_in_flight(state.trials.attempts.interrupted) if state.steps.completed else subject
+
+    if attempts.interrupted:
+        verb, subject = ("was", "it") if attempts.interrupted == 1 else ("were", "they")
+        if state.steps.completed:
+            subject = _calls_in_flight(attempts.interrupted)
         consequence = f"; if repeated, {subject} may be paid for twice"
-        if attempts := state.trials.attempts.repeated:
-            count = "" if attempts == state.trials.attempts.interrupted else f"{attempts:,} "
+        if attempts.repeated:
+            count = "" if attempts.repeated == attempts.interrupted else f"{attempts.repeated:,} "
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
-        yield f"{plural(state.trials.attempts.interrupted, 'attempt')} {verb} interrupted{consequence}"
+        yield f"{plural(attempts.interrupted, 'attempt')} {verb} interrupted{consequence}"
+
+    # Without variants, the line of a score has its errors.
     shown_scorers = set() if state.variants else {scorer for scorer, tally in state.scores.items() if tally.failed}
-    scorer_errors = {
-        scorer: error for scorer, error in state.sessions.errors.scorer_errors.items() if scorer not in shown_scorers
-    }
+    scorer_errors = {scorer: error for scorer, error in errors.scorer_errors.items() if scorer not in shown_scorers}
     problem = {"unauthorized": "unauthorized", "quota": "quota used up"}.get(state.outcome)
-    if problem is not None and (stopping_scorer := state.sessions.errors.stopping_scorer) is not None:
+    if problem is not None and (stopping_scorer := errors.stopping_scorer) is not None:
         message = f": {one_line(stopping_scorer.message, 200)}" if stopping_scorer.message not in detail else ""
         yield f"scorer {printable(stopping_scorer.scorer, 24)}: {problem}{message}"
         scorer_errors.pop(stopping_scorer.scorer, None)
     yield from summary_text.scorer_error_lines(scorer_errors)
-    error = state.sessions.errors.last_error
-    is_last = error is not None and error.outputs == state.trials.attempts.outputs and state.outcome != "finished"
+
+    error = errors.last_error
+    is_last = error is not None and error.outputs == attempts.outputs and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
     if in_flight := sum(attempt.slot != NO_SLOT for attempt in state.trials.running.values()):
@@ -394,8 +392,8 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{plural(in_flight, 'attempt')} in flight at the end, to be {action} on resume"
     if crash_count := crashes(state):
         yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
-    if state.trials.attempts.late_returns:
-        yield f"{plural(state.trials.attempts.late_returns, 'attempt')} returned late; results discarded"
+    if attempts.late_returns:
+        yield f"{plural(attempts.late_returns, 'attempt')} returned late; results discarded"
     if recoveries := state.sessions.repairs["recovered"]:
         yield f"the journal was repaired {plural(recoveries, 'time')} after a crash; unfinished bytes are in torn/"
 
@@ -408,7 +406,6 @@ def _reusable_steps(state: RunState) -> int:
 
 
 def _error_lines(state: RunState, causes: Sequence[_Cause], path: Path | str) -> Iterator[str]:
-    """Yield the errors by cause, and what fixes each."""
     if not causes:
         return
     yield f"{plural(state.failed, 'error')}:"
@@ -431,16 +428,12 @@ def _error_lines(state: RunState, causes: Sequence[_Cause], path: Path | str) ->
 
 
 def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
-    """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
     rescore = f"evaljournal rescore {quote(path)}"
     task, scorers = (state.started.task, state.started.scorers) if state.started else ("", {})
     failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]
     if state.outcome == "finished" and failed_scorers:
-        errors = (
-            state.sessions.errors.scorer_errors[scorer].message
-            for scorer in failed_scorers
-            if scorer in state.sessions.errors.scorer_errors
-        )
+        last_errors = state.sessions.errors.scorer_errors
+        errors = (last_errors[scorer].message for scorer in failed_scorers if scorer in last_errors)
         if (keys := _definition_keys(task)) is not None and any(map(NOT_FOUND.search, errors)):
             options = f" {_assignment(keys, 'judge')}"
             yield f"correct the judge's model or URL, then score the outputs without a score: {rescore}{options}"

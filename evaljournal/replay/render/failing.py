@@ -22,7 +22,6 @@ from evaljournal.replay.text import as_json, as_text, cell_width, pad, plural, p
 DEFAULT_WIDTH: Final = 80
 """Characters in a line, if the width of the terminal is unknown."""
 _MAX_CASES: Final = 5
-"""Failing cases that are listed."""
 _NAME_CHARS: Final = 24
 _ARROW: Final = " → "
 _MIN_WIDTH: Final = 23
@@ -41,7 +40,6 @@ class ListedCases:
 
 
 def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH) -> Iterator[str]:
-    """Yield the first cases with a failing score: output → expected output, and the reasons."""
     if cases := listed_cases(state):
         yield f"{cases.heading}:"
         yield from _case_lines(state, path, cases.suffixes, width)
@@ -56,8 +54,11 @@ def listed_cases(state: RunState) -> ListedCases | None:
     """
     if not any(tally.booleans for tally in state.scores.values()):
         return _lowest_cases(state)
+    if all(tally.mean == 1 for tally in state.scores.values() if tally.booleans):
+        return None  # Without a pass over the trials.
+
     count, names, cases = 0, dict[str, str](), set[str]()
-    for name, trial in state.trials.items() if _has_failing(state) else ():
+    for name, trial in state.trials.items():
         if trial.failing_scorers:
             count += 1
             if state.scores.is_grouped_by_case:
@@ -66,10 +67,12 @@ def listed_cases(state: RunState) -> ListedCases | None:
                 names.setdefault(trial.case, name)
     if not count:
         return None
+
     case_count = len(cases) or count
-    outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
+    outputs = plural(state.totals.outputs, "output")
     in_cases = f", in {plural(case_count, 'case')}" if case_count < count else ""
     heading = f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{in_cases}"
+
     suffixes = dict.fromkeys(names.values(), "")
     if sum(tally.booleans > 0 for tally in state.scores.values()) > 1:
         scorers = {
@@ -77,6 +80,7 @@ def listed_cases(state: RunState) -> ListedCases | None:
             for name in suffixes
         }
         suffixes = {name: f"  ({text})" for name, text in scorers.items()}
+
     more = case_count - len(names)
     others = plural(more, "more case") if case_count < count else f"{more:,} more"
     return ListedCases(heading, suffixes, f"and {others}" if more > 0 else "")
@@ -95,13 +99,7 @@ def _lowest_cases(state: RunState) -> ListedCases | None:
     return ListedCases(f"lowest {printable(scorer, _NAME_CHARS)}", suffixes)
 
 
-def _has_failing(state: RunState) -> bool:
-    """Return whether a score fails, without a pass over the trials."""
-    return any(tally.booleans > 0 and tally.mean != 1 for tally in state.scores.values())
-
-
 def _case_lines(state: RunState, path: Path | str, suffixes: Mapping[str, str], width: int) -> Iterator[str]:
-    """Yield the output and expected output of trials, each with a suffix, and the reasons of their failing scores."""
     labels = {name: printable(name, _NAME_CHARS) for name in suffixes}
     column = max(map(cell_width, labels.values()))
     for (name, suffix), values in zip(suffixes.items(), listed_values(state, path, list(suffixes)), strict=True):

@@ -16,10 +16,9 @@ from evaljournal.replay.text import duration, escape_controls, printable, shorte
 
 _CELL: Final = "text-align: left; vertical-align: top; white-space: pre-wrap; overflow-wrap: anywhere"
 _VALUE_CHARS: Final = 300
-"""Characters of an output or a reason that are shown."""
 
 
-def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", problems: Iterable[str] = ()) -> str:
+def results_html(state: RunState, path: Path | str, *, stop_reason: str, problems: Iterable[str]) -> str:
     """Return the scores, the failing cases and why the run did not pass, with a link to its directory."""
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
@@ -30,10 +29,12 @@ def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", pr
     elif summary.scores:
         scores = ((scorer, score_text(score, trials=summary.trials)) for scorer, score in summary.scores.items())
         parts.append(_table(("score", "mean"), scores))
+
     if cases := listed_cases(state):
         rows = _case_rows(state, path, list(cases.suffixes))
         parts.append(f"<p>{_text(cases.heading)}:</p>{_table(('trial', 'output', 'expected', 'scores'), rows)}")
         parts.append(f"<p>{_text(cases.more)}</p>" if cases.more else "")
+
     figures = [summary_text.trials_text(state), f"took {duration(state.elapsed)}" if state.sessions else ""]
     figures.append(summary_text.cost_text(summary.usage, summary.unpriced_models))
     parts.append(f"<p>{_text(' · '.join(filter(None, figures)))}</p>")
@@ -42,7 +43,6 @@ def results_html(state: RunState, path: Path | str, *, stop_reason: str = "", pr
 
 
 def _case_rows(state: RunState, path: Path | str, names: Sequence[str]) -> Iterable[Sequence[str]]:
-    """Yield trials with output, expected output and scores, each failing one with its reason."""
     for name, values in zip(names, listed_values(state, path, names), strict=True):
         output, expected = ("", "") if values is None else value_texts(values.output, values.expected)
         trial = state.trials[name]

@@ -152,7 +152,6 @@ class ScoreText:
 
     @property
     def notes(self) -> str:
-        """What is excluded, and the versions of the scorer."""
         return "; ".join(filter(None, (self.exclusions and f"excluded: {self.exclusions}", self.versions)))
 
 
@@ -232,7 +231,7 @@ def figures(kind: str, difference: float, low: float | None, high: float | None,
     return f"{signed_difference(kind, difference, unit)} ({', '.join(details)})"
 
 
-def difference_cells(difference: "PairedDifference", unit: str = "") -> list[str]:
+def difference_cells(difference: "PairedDifference", unit: str) -> list[str]:
     """Return the cells of a table: both means, the difference, its 95 % confidence interval, and n."""
     kind, low, high = difference.kind, difference.low, difference.high
     means = [mean_text(kind, mean, unit) for mean in (difference.mean_a, difference.mean_b)]

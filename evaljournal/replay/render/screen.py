@@ -32,7 +32,6 @@ LONG_PAUSE: Final = 5.0
 _RECENT_OUTPUTS: Final = 1_000
 """Outputs in the latency on the screen; the final report includes all."""
 _LONGEST_RUNNING: Final = 4
-"""Attempts in flight shown one by one."""
 _MIN_DONE: Final = 3
 """Trials that must be done before the remaining time is estimated."""
 _QUIET_SECONDS: Final = 10.0
@@ -56,12 +55,12 @@ _STOP_REASONS: Final = {
 """Why a run is being stopped, if the user has not interrupted it."""
 
 
-def seconds_left(state: RunState, *, now: float, total: int | None) -> float | None:
-    """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
+def time_left_text(state: RunState, *, now: float, total: int | None) -> str:
+    """Return the estimated time left at this session's rate; empty if unknown, if none is left or if the run is stalled."""
     done = state.totals.done - state.trials.done_before
-    if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now):
-        return None
-    return max(0, total - state.totals.done) * now / done
+    if total is None or total <= state.totals.done or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now):
+        return ""
+    return f"about {duration(max(1, round((total - state.totals.done) * now / done)))} left"
 
 
 def stall_reason(state: RunState, *, now: float, min_pause: float = LONG_PAUSE) -> str:
@@ -88,20 +87,19 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
 
 def _quiet_text(state: RunState, now: float) -> str:
     """Return how long no trial has ended; empty unless that is a long time."""
-    quiet_seconds, done = now - state.trials.done_at, state.totals.done - state.trials.done_before
-    is_scoring = state.scoring.open or state.scoring.delayed
     is_waiting = (
         state.trials.running
         or state.trials.backing_off
-        or is_scoring
+        or state.scoring.open
+        or state.scoring.delayed
         or any(pause.is_in_force(now) for pause in state.policy.pauses.values())
     )
+    if not is_waiting or state.outcome or state.batches.lines.open:
+        return ""
+
+    quiet_seconds, done = now - state.trials.done_at, state.totals.done - state.trials.done_before
     min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
-    return (
-        f"no trial done for {duration(quiet_seconds)}"
-        if not state.outcome and is_waiting and not state.batches.lines.open and quiet_seconds > min_seconds
-        else ""
-    )
+    return f"no trial done for {duration(quiet_seconds)}" if quiet_seconds > min_seconds else ""
 
 
 def panel(
@@ -125,6 +123,7 @@ def panel(
     from rich.text import Text  # noqa: PLC0415  # slow to import
 
     rate = _rate(state, now=now, total=total) if show_rate else ""
+
     lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, rate=rate)]
     previous_label = ""
     if stop_status is not None:
@@ -137,6 +136,7 @@ def panel(
             line.append(row, style=style)
             lines.append(line)
             previous_label = label
+
     for line in lines:
         line.plain = escape_controls(line.plain)
         line.no_wrap = True
@@ -160,24 +160,23 @@ def _progress(state: RunState, line: "Text", *, total: int | None, width: int, r
 
 
 def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str = "") -> "Text":
-    """Append a bar, and how many of the trials are done."""
     share = min(1.0, done / total) if total else 1.0
     text = f"  {done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
     bar_width = max(10, min(40, width - len(text)))
     filled_width = round(bar_width * share)
+
     line.append("━" * filled_width, style="green")
     line.append("─" * (bar_width - filled_width), style="dim")
     return line.append(text)
 
 
 def _rate(state: RunState, *, now: float, total: int | None) -> str:
-    """Return trials per second and the remaining time, or why the run is stalled."""
     stall, done = stall_reason(state, now=now), state.totals.done - state.trials.done_before
     if stall:
         return f" · {stall}"
     rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
-    time_left = seconds_left(state, now=now, total=total)
-    return f"{rate} · about {duration(max(1, round(time_left)))} left" if time_left else rate
+    time_left = time_left_text(state, now=now, total=total)
+    return f"{rate} · {time_left}" if time_left else rate
 
 
 def stopping_text(state: RunState, reason: str, time_left: float) -> str:
@@ -202,6 +201,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "slots", _slots(state, now, total), ""
     if idle_reasons := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
+
     if (error := state.sessions.errors.last_error) is not None and (
         error.outputs == state.trials.attempts.outputs or now - error.t < _MINUTE
     ):
@@ -209,12 +209,14 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (
         ("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.sessions.errors.scorer_errors, now)
     )
+
     yield "trials", summary_text.trials_text(state), "red" if state.failed else ""
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
     yield from (("steps", sentence, "yellow") for sentence in summary_text.missing_step_lines(state))
     yield from (("calls", sentence, "yellow") for sentence in summary_text.blocking_call_lines(state))
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
+
     yield from (("variants", row, "") for row in summary_text.variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
     for row in summary_text.score_lines(scores, state.totals):
@@ -225,8 +227,8 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         scope = outputs if recent_latency.count == len(state.trials.attempts.latencies) else f"the last {outputs}"
         yield "latency", summary_text.latency_text(recent_latency, scope, "p50", "p95"), ""
     yield from (("outputs", sentence, "yellow") for sentence in summary_text.answer_lines(state))
-    usage = summary_text.billed_usage(state.usage)
-    if usage:
+
+    if usage := summary_text.billed_usage(state.usage):
         yield "usage", summary_text.usage_text(usage, state.usage_parts.unpriced_models), ""
     yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
     if budget_text := spent_text(state):
@@ -234,6 +236,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if state.batches:
         wall = datetime.fromisoformat(state.at) + timedelta(seconds=max(0.0, now - state.t))
         yield from (("batches", sentence, "") for sentence in batch_lines(state, wall))
+
     in_slots = ((name, attempt) for name, attempt in state.trials.running.items() if attempt.slot != NO_SLOT)
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, in_slots, key=lambda item: item[1].start):
         # A timeout does not count the time in which calls inside the attempt wait for rate limits.
@@ -243,12 +246,10 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
 
 
 def _slots(state: RunState, now: float, total: int | None) -> str:
-    limit = state.policy.limit
+    limit, stages, backoff = state.policy.limit, state.totals.stages, in_backoff(state, now)
     parts = [f"{len(state.trials.running):,}{'' if limit is None else f' of {limit:,}'} busy"]
-    if state.totals.stages["scoring"]:
-        parts.append(f"{state.totals.stages['scoring']:,} being scored")
-    backoff = in_backoff(state, now)
-    stages = state.totals.stages
+    if stages["scoring"]:
+        parts.append(f"{stages['scoring']:,} being scored")
     parts.append(f"{stages['queued'] + stages['interrupted'] + len(state.trials.backing_off) - backoff:,} queued")
     if backoff:
         parts.append(f"{backoff:,} in backoff")
@@ -280,27 +281,29 @@ def line(state: RunState, *, now: float, total: int | None) -> str:
     if total is None:
         parts = [f"{state.totals.done:,} done"]
     else:
-        parts = [
-            f"{state.totals.done:,} of {total:,} ({math.floor(100 * min(1.0, state.totals.done / total)) if total else 100} %)"
-        ]
+        share = min(1.0, state.totals.done / total) if total else 1.0
+        parts = [f"{state.totals.done:,} of {total:,} ({math.floor(100 * share)} %)"]
     parts.append(summary_text.trials_text(state))
+
     idle_reasons = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):
         parts.append(f"{backoff:,} in backoff")
+
     for scorer, tally in state.scores.items():
         if tally.mean is not None:
             parts.append(f"{printable(scorer, 24)} {mean_text(tally.kind, tally.mean)}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
     parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without_steps) else []
-    time_left = seconds_left(state, now=now, total=total)
-    if time_left:
-        parts.append(f"about {duration(max(1, round(time_left)))} left")
+    if time_left := time_left_text(state, now=now, total=total):
+        parts.append(time_left)
+
     parts += [f"budget: {budget_text}"] if (budget_text := spent_text(state)) else []
     if idle_reasons:
         parts.append(f"waiting: {one_line(idle_reasons)}")
     if quiet_text := _quiet_text(state, now):
         parts.append(quiet_text)
+
     if state.sessions.errors.last_error and (quiet_text or _pause_text(state, now)):
         parts.append(summary_text.error_text(state.sessions.errors.last_error, now))
     parts += summary_text.scorer_error_lines(state.sessions.errors.scorer_errors, now)

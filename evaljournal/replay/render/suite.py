@@ -10,14 +10,14 @@ import attrs
 
 from evaljournal.replay.render.ending import ending_text, larger_limits, total_trials
 from evaljournal.replay.render.phrases import mean_text
-from evaljournal.replay.render.screen import progress_line, seconds_left
+from evaljournal.replay.render.screen import progress_line, time_left_text
 from evaljournal.replay.results.budget_text import quantity
 from evaljournal.replay.runs.idle import one_line, reasons
 from evaljournal.replay.state.budget import round_up
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import total
-from evaljournal.replay.text import columns, duration, escape_controls, money, or_dash, plural, printable
+from evaljournal.replay.text import columns, escape_controls, money, or_dash, plural, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -31,8 +31,6 @@ _FRAME_LINES: Final = 7
 
 @attrs.frozen(kw_only=True)
 class SuiteRow:
-    """One evaluation of a suite, as it is shown."""
-
     name: str
     state: RunState | None = None
     """None if its run has not started."""
@@ -49,12 +47,10 @@ class SuiteRow:
 
     @property
     def trials(self) -> int | None:
-        """Number of trials; None if unknown."""
         return None if self.state is None else self.total or total_trials(self.state)
 
     @property
     def status(self) -> str:
-        """How the run ended, or what it waits for."""
         state, now = self.state, self.now
         if self.error:
             return self.error
@@ -65,28 +61,25 @@ class SuiteRow:
         if self.stop_status is not None:
             return f"stopping: {plural(len(state.trials.running) + state.totals.stages['scoring'], 'attempt')} in flight"
         waits = [reason for reason in reasons(state, now=now, total=self.total) if reason.reason != "none_left"]
-        time_left = seconds_left(state, now=now, total=self.total)
-        parts = [f"about {duration(max(1, round(time_left)))} left"] if time_left else []
-        return " · ".join([*parts, *([f"waiting: {one_line(waits)}"] if waits else [])]) or "running"
+        time_left = time_left_text(state, now=now, total=self.total)
+        waiting = f"waiting: {one_line(waits)}" if waits else ""
+        return " · ".join(filter(None, (time_left, waiting))) or "running"
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of the table."""
         name, state, trials = printable(self.name, _MAX_NAME), self.state, self.trials
         if state is None:
             return name, "-", "-", "-", "-", printable(self.status, 200)
         done = f"{state.totals.done:,}" if trials is None else f"{state.totals.done:,} of {trials:,}"
         scorer = main_scorer((name, tally.kind) for name, tally in state.scores.items() if tally.mean is not None)
-        score = "-" if scorer is None else f"{printable(scorer, _MAX_SCORER)} {_mean(state, scorer)}"
+        score = "-"
+        if scorer is not None:
+            tally = state.scores[scorer]
+            score = f"{printable(scorer, _MAX_SCORER)} {mean_text(tally.kind, tally.mean)}"
         return name, done, f"{state.failed:,}", score, or_dash(total(state.usage, "cost"), money), printable(self.status, 200)
 
 
-def _mean(state: RunState, scorer: str) -> str:
-    return mean_text(state.scores[scorer].kind, state.scores[scorer].mean)
-
-
 def table_lines(rows: Sequence[SuiteRow]) -> list[str]:
-    """Return the table with its header."""
     return columns([HEADER, *(row.cells for row in rows)])
 
 
@@ -107,11 +100,9 @@ def totals_text(rows: Sequence[SuiteRow]) -> str:
 
 def _progress(rows: Sequence[SuiteRow]) -> tuple[int, int | None]:
     """Return how many trials are done, and of how many; None if that is unknown."""
-    totals = [row.trials for row in rows]
-    known_totals = [count for count in totals if count is not None]
-    return sum(row.state.totals.done for row in rows if row.state), sum(known_totals) if len(known_totals) == len(
-        totals
-    ) else None
+    done = sum(row.state.totals.done for row in rows if row.state)
+    totals = [count for row in rows if (count := row.trials) is not None]
+    return done, sum(totals) if len(totals) == len(rows) else None
 
 
 def _shared_budget(states: Sequence[RunState]) -> Iterator[tuple[str, float, float]]:
@@ -143,6 +134,7 @@ def suite_panel(rows: Sequence[SuiteRow], *, title: str, width: int, height: int
     if len(rows) > room:
         running = [row for row in rows if row.now is not None and not (row.state and row.state.outcome)]
         shown = [*running, *(row for row in rows if row not in running)][:room]
+
     done, trials = _progress(rows)
     header, *lines = table_lines(shown)
     texts = [
@@ -156,6 +148,7 @@ def suite_panel(rows: Sequence[SuiteRow], *, title: str, width: int, height: int
     texts.append(Text(totals_text(rows)))
     if any(row.stop_status is not None for row in rows):
         texts.append(Text("stopping; press Ctrl-C again to interrupt the attempts in flight", style="bold yellow"))
+
     for text in texts:
         text.plain = escape_controls(text.plain)
         text.no_wrap = True

@@ -38,7 +38,6 @@ from evaljournal.replay.text import as_words, columns, digits, duration, money, 
 _MAX_MODELS: Final = 3
 """Maximum number of models without a price to list."""
 _MAX_VARIANTS: Final = 8
-"""Maximum number of variants to list."""
 _MAX_SCORES: Final = 3
 """Maximum number of scores in a line."""
 _MAX_SCORER_ERRORS: Final = 3
@@ -59,7 +58,6 @@ _RETRY_NOUNS: Final = {
 
 
 def trials_text(state: RunState) -> str:
-    """Return the counts of trials with an output, with an error, and withdrawn."""
     after_failures = f" ({state.totals.recovered:,} after a failed attempt)" if state.totals.recovered else ""
     parts = [f"{plural(state.completed, 'output')}{after_failures}", plural(state.failed, "error")]
     if state.outcome and (unscored_outputs := state.totals.stages["scoring"]):
@@ -93,12 +91,10 @@ def _retry_text(reason: str, count: int) -> str:
 
 
 def score_lines(scores: Mapping[str, ScoreSummary], trials: TrialCounts | Totals) -> Iterator[str]:
-    """Yield one line per scorer, with how many trials are excluded, and how many answers were not complete."""
     yield from columns([(printable(scorer, 24), score_text(score, trials=trials)) for scorer, score in scores.items()])
 
 
 def pairwise_lines(summary: Summary) -> Iterator[str]:
-    """Yield the verdicts of pairwise judges, of each variant if there are several."""
     if summary.variants is None:
         yield from (f"{printable(scorer, 40)}  {pairwise_text(result)}" for scorer, result in summary.pairwise.items())
         return
@@ -125,7 +121,6 @@ def variant_lines(state: RunState) -> Iterator[str]:
 
 
 def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
-    """Yield the name and the results of each variant."""
     for name, totals in state.variants.items():
         if totals.total:
             yield printable(name, 40) or "(no variant)", variant_result(state, totals)
@@ -166,7 +161,6 @@ def best_variant_lines(state: RunState) -> Iterator[str]:
 
 
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:
-    """Yield the results of each group, or of the first `limit` groups."""
     yield f"by {printable(key)}:"
     for label, group in islice(groups.items(), limit):
         trials = group.trials
@@ -190,10 +184,14 @@ def steps_text(steps: StepCounts, per_second: float | None = None) -> str:
     """Return how many steps were executed and reused: `81 steps (2 errors), 4.2/s · 41 steps reused, $3.12 not paid again`."""
     errors = f" ({plural(steps.failed, 'error')})" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
-    text = f"{plural(steps.completed + steps.failed, 'step')}{errors}{rate}"
-    seconds = steps.seconds_waited
-    waited = f" · {duration(seconds)} waiting for rate limits, summed over calls" if seconds > 0 else ""
-    return f"{text} · {_saved_text(steps)}{waited}" if steps.reused else f"{text}{waited}"
+    parts = [f"{plural(steps.completed + steps.failed, 'step')}{errors}{rate}"]
+    if steps.reused:
+        usage = saved_usage(steps)
+        amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
+        parts.append(f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}")
+    if steps.seconds_waited > 0:
+        parts.append(f"{duration(steps.seconds_waited)} waiting for rate limits, summed over calls")
+    return " · ".join(parts)
 
 
 def replayed_text(replayed: ReplayedCounts) -> str:
@@ -206,8 +204,7 @@ def replayed_text(replayed: ReplayedCounts) -> str:
 
 def substitution_lines(state: RunState) -> Iterator[str]:
     """Yield what `what-if` has replaced: `what-if: calls from step 3 on to gpt-5.4-nano, with another system prompt`."""
-    replaced = substitution(state.settings)
-    if replaced:
+    if replaced := substitution(state.settings):
         model, prompt = replaced.get("live_model"), "live_system" in replaced
         parts = [f" to {printable(str(model), 80)}" if model else "", ", with another system prompt" if prompt else ""]
         yield f"what-if: calls from step {printable(str(replaced.get('live_from')), 20)} on{''.join(parts)}"
@@ -217,13 +214,6 @@ def saved_usage(steps: StepCounts) -> dict[str, float]:
     """Return the cost that reused steps have saved; if it is unknown, the tokens."""
     cost = {name: value for name, value in steps.usage_saved.items() if name == "cost" and value}
     return cost or {name: value for name, value in steps.usage_saved.items() if "token" in name.lower()}
-
-
-def _saved_text(steps: StepCounts) -> str:
-    """Return the usage that reused steps have saved: `41 steps reused, $3.12 not paid again`."""
-    usage = saved_usage(steps)
-    amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
-    return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
 
 
 def missing_step_lines(state: RunState) -> Iterator[str]:
@@ -246,7 +236,7 @@ def blocking_call_lines(state: RunState) -> Iterator[str]:
 
 def answer_lines(state: RunState, *, verbose: bool = False) -> Iterator[str]:
     """Yield how many outputs are truncated or declined, if any, and which models gave the outputs, with `verbose`."""
-    outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
+    outputs = plural(state.totals.outputs, "output")
     not_scored = {outcome: ", so not scored" if state.totals.excluded[outcome] else "" for outcome in ("truncated", "declined")}
     for cause, count in state.totals.truncation_causes.items():
         if count:
@@ -291,14 +281,12 @@ def adopted_lines(state: RunState) -> Iterator[str]:
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
-    if state.sessions.task_versions.older_outputs:
-        outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
-        verb = "is" if state.sessions.task_versions.older_outputs == 1 else "are"
-        yield f"{state.sessions.task_versions.older_outputs:,} of {outputs} {verb} from an older version of the task"
+    if count := state.sessions.task_versions.older_outputs:
+        verb = "is" if count == 1 else "are"
+        yield f"{count:,} of {plural(state.totals.outputs, 'output')} {verb} from an older version of the task"
 
 
 def version_notes(state: RunState) -> Iterator[str]:
-    """Yield notes on results from older versions of the task or of a scorer."""
     yield from adopted_lines(state)
     for scorer, tally in state.scores.items():
         if versions := versions_text(tally.versions, tally.from_older_version):

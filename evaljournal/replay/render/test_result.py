@@ -6,7 +6,6 @@ from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
 from evaljournal.replay.text import as_text, plural
 
 _VALUE_CHARS: Final = 10_000
-"""Maximum characters of an input, an output or a reason."""
 
 
 def error_text(trial: TrialDetails) -> str:
@@ -19,7 +18,6 @@ def error_text(trial: TrialDetails) -> str:
 
 
 def failure_text(trial: TrialDetails) -> str:
-    """Return the failing scores of a trial with their reasons, its input, its expected output and its output."""
     false_scores = [score for score in trial.scores.values() if score.value is False]
     texts = [f"{score.scorer}: fail{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false_scores]
     values = {"input": trial.input, "expected": trial.expected, "output": trial.output}

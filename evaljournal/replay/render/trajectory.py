@@ -25,7 +25,6 @@ from evaljournal.replay.text import (
 )
 
 _VALUE_CHARS: Final = 60
-"""Maximum characters of an input or an output in a line."""
 _ERROR_CHARS: Final = 200
 _NAME_CHARS: Final = 40
 _LABEL_WIDTH: Final = 10
@@ -51,12 +50,14 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool, comparison: Iterabl
         yield from comparison
     if not attempt.steps:
         return
+
     usage = summary_text.billed_usage(attempt.step_usage)
     usage_suffix = f" · {summary_text.usage_text(usage, {})}" if usage else ""
     replayed = sum(step.is_replayed for step in attempt.steps)
     replayed_text = f", {replayed:,} replayed" if replayed else ""
     executed = plural(len(attempt.steps) - attempt.reused_steps - replayed, "step")
     yield f"{executed} executed{replayed_text}{usage_suffix}"
+
     steps_by_number = {step.number: step for step in attempt.steps}
     for depth, step in steps_with_depth(attempt.steps):
         if full:
@@ -130,7 +131,6 @@ def _one_line(value: Any) -> str:
 
 
 def message_text(message: Message, separator: str = "\n") -> str:
-    """Return the text of a message and its tool calls."""
     calls = (f"{call.name}({as_text(call.arguments)})" for call in message.tool_calls)
     return separator.join(filter(None, (message.text, *calls)))
 
@@ -143,6 +143,7 @@ def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterato
     yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {outcome} · seq {step.seq:,}{_use(step)}"
     if step.is_reused:
         return
+
     messages = messages_of(step.input) if step.kind == "model" else []
     if messages:
         previous_messages = messages_of(previous_step.input) if previous_step is not None else []
@@ -153,6 +154,7 @@ def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterato
             yield from _block(message.role or "other", message_text(message))
     else:
         yield from _block("input", _text(step.input))
+
     if step.error:
         yield from _block("error", f"{step.error}: {step.message}")
     else:

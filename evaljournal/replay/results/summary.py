@@ -492,7 +492,7 @@ def _trials(totals: Totals) -> TrialCounts:
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
     return TrialCounts(
         enqueued=totals.total,
-        with_output=totals.stages["completed"] + totals.stages["scoring"],
+        with_output=totals.outputs,
         recovered=totals.recovered,
         declined=totals.declined,
         truncated=totals.truncated,
@@ -536,7 +536,7 @@ def batches_of(state: RunState) -> list[BatchSummary]:
 
 def latencies(state: RunState) -> Iterable[float]:
     """Return the latencies of all current outputs that are not from a batch, in seconds."""
-    if state.trials.attempts.outputs == state.totals.stages["completed"] + state.totals.stages["scoring"]:
+    if state.trials.attempts.outputs == state.totals.outputs:
         return state.trials.attempts.latencies
     return output_latencies(state.trials.values())
 

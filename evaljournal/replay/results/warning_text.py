@@ -39,7 +39,7 @@ def _empty_outputs(state: RunState) -> Iterator[str]:
     causes = state.totals.empty_outputs
     count, limited = causes.total(), causes[MAX_TOKENS]
     if count:
-        outputs = plural(state.totals.stages["completed"] + state.totals.stages["scoring"], "output")
+        outputs = plural(state.totals.outputs, "output")
         text = f"{count:,} of {outputs} {'is' if count == 1 else 'are'} empty"
         part = "" if limited == count else f" in {limited:,} of them"
         yield text if not limited else f"{text}: the token limit was reached before any text{part}; {ADVICE[MAX_TOKENS]}"

@@ -118,6 +118,7 @@ def _alpha(cases: Cases, differences: Callable[[Sequence[Value], Sequence[float]
         return 0.0, 0.0
     scale = ratings / total  # The weights sum to the number of ratings.
     observed = math.fsum(weight * differences(values, [1.0] * len(values)) / (len(values) - 1) for values, weight in units)
+
     counts: defaultdict[Value, float] = defaultdict(float)
     for values, weight in units:
         for value in values:
@@ -151,12 +152,14 @@ def slope(rows: Iterable[tuple[str, float, float, float]]) -> Estimate | None:
     total = math.fsum(weight for *_, weight in units)
     if not total:
         return None
+
     mean_x = math.fsum(x * weight for _, x, _, weight in units) / total
     mean_y = math.fsum(y * weight for _, _, y, weight in units) / total
     spread = math.fsum(weight * (x - mean_x) ** 2 for _, x, _, weight in units)
     cases = len({case for case, *_ in units})
     if not spread or cases < 3:  # noqa: PLR2004  # a line goes through two points
         return None
+
     value = math.fsum(weight * (x - mean_x) * (y - mean_y) for _, x, y, weight in units) / spread
     influences: defaultdict[str, float] = defaultdict(float)
     for case, x, y, weight in units:

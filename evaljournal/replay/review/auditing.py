@@ -13,8 +13,6 @@ from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 
 
 class ReviewAuditor:
-    """An audit of a review in progress."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self.review = Review()
@@ -39,6 +37,7 @@ class ReviewAuditor:
                     self.findings.add_all(record, "label", _label_problems(event, review))
                 case _:
                     pass
+
             earlier_labels = list(review.newest.values()) if isinstance(record.event, ReviewSampled) else []
             review.apply(record)
             if isinstance(record.event, ReviewSampled):
@@ -53,6 +52,7 @@ class ReviewAuditor:
         run, heads = LoadedRun(run_path), {review.head: [self._started]}
         for sample in review.samples.values():
             heads.setdefault(sample.head, []).append(sample.seq)
+
         labeled, outputs = {label.trial for label in review.history}, defaultdict[str, set[OutputKey]](set)
         for record in read(run_path, load_blobs=False):
             event = record.event
@@ -62,6 +62,7 @@ class ReviewAuditor:
                 outputs[event.trial].add(OutputKey(trial.case, trial.fingerprint, digest(event.output)))
             if heads.pop(record.h, None):
                 self._draw_again(run)
+
         for head, seqs in heads.items():
             self.findings.add_all_at(seqs, "run", f"the run has no record with the hash {head!r:.80}")
         seqs = [label.seq for label in review.history if label.key not in outputs[label.trial]]
@@ -80,7 +81,6 @@ class ReviewAuditor:
 
 
 def _label_problems(event: Annotated, review: Review) -> Iterator[str]:
-    """Yield what is wrong with a label, given the records before it."""
     key = OutputKey(event.case, event.fingerprint, event.output)
     earlier_label = review.newest.get((key, event.name, event.reviewer))
     expected = 0 if earlier_label is None else earlier_label.seq

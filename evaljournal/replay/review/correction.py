@@ -153,6 +153,7 @@ def correct_difference(pairs: Mapping[tuple[Case, Case], int], kind: Kind) -> Es
     a, b = (_fit(cases, kind) for cases in sides)
     if a is None or b is None or "labels" in {a.method, b.method}:
         return None
+
     squares = math.fsum(count * (b.influence(case_b) - a.influence(case_a)) ** 2 for (case_a, case_b), count in pairs.items())
     labeled_cases = min(a.cases, b.cases)
     error = math.sqrt(squares * labeled_cases / (labeled_cases - 1) + a.pseudo_variance + b.pseudo_variance)
@@ -204,33 +205,35 @@ def _fit(cases: Mapping[Case, int], kind: Kind) -> _Fit | None:
     rows = [(judge, label, weight, count) for (judge, label, weight), count in trials.items() if label is not None]
     if not rows:
         return None
+
     total, labels = trials.total(), sum(count for *_, count in rows)
     labeled_cases = sum(count for case, count in cases.items() if any(label is not None for _, label, _ in case))
     judge_mean = math.fsum(count * observation.judge for observation, count in trials.items()) / total
-    variance = math.fsum(count * (observation.judge - judge_mean) ** 2 for observation, count in trials.items()) / max(
-        1, total - 1
-    )
+    squares = math.fsum(count * (observation.judge - judge_mean) ** 2 for observation, count in trials.items())
+    variance = squares / max(1, total - 1)
     weights = math.fsum(weight * count for _, _, weight, count in rows)
     labeled_judge_mean = math.fsum(judge * weight * count for judge, _, weight, count in rows) / weights
     label_mean = math.fsum(label * weight * count for _, label, weight, count in rows) / weights
-    covariance = (
-        math.fsum((judge - labeled_judge_mean) * (label - label_mean) * weight * count for judge, label, weight, count in rows)
-        / weights
-    )
+    products = ((judge - labeled_judge_mean) * (label - label_mean) * weight * count for judge, label, weight, count in rows)
+    covariance = math.fsum(products) / weights
+
     if kind == "pass":
         passes = sum(count for _, label, _, count in rows if 2 * label >= 1)
         smallest = min(passes, labels - passes)
     else:
         smallest = sum(count for judge, label, _, count in rows if judge != label)
+
     has_correction = labels >= MIN_LABELS and smallest >= MIN_OF_CLASS and labeled_cases > 1
     slope = 0.0
     if has_correction and variance > 0:
         max_slope = total / (total - labels) if labels < total else math.inf  # λ is at most 1.
         slope = min(max_slope, max(0.0, covariance / variance))
+
     pseudo_variance = 0.0
     if kind == "pass" and all(observation.judge in {0, 1} for observation in trials):
         residuals = [label - label_mean - slope * (judge - labeled_judge_mean) for judge, label in ((0.0, 1.0), (1.0, 0.0))]
         pseudo_variance = _PSEUDO_LABELS * math.fsum(residual**2 for residual in residuals) / labeled_cases**2
+
     return _Fit(
         method="ppi" if has_correction else "labels",
         trials=total,

@@ -22,6 +22,7 @@ from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.results.pairing import score
 from evaljournal.replay.runs.loaded_run import LoadedRun, read_values, reject_invalid_record
 from evaljournal.replay.state.trial import TrialState, Value
+from evaljournal.replay.state.usage import is_amount
 
 Method = Literal["uniform", "stratified", "disagreements"]
 METHODS: Final[tuple[Method, ...]] = get_args(Method)
@@ -49,7 +50,6 @@ class Label(Annotated):
 
     @property
     def key(self) -> OutputKey:
-        """What it belongs to."""
         return OutputKey(self.case, self.fingerprint, self.output)
 
 
@@ -82,7 +82,6 @@ class Review:
     imported: list[Label] = attrs.field(factory=list[Label])
     """Labels of an import that is not complete; they do not count."""
     is_importing: bool = False
-    """Whether an import has begun and not ended."""
 
     @property
     def labels(self) -> list[Label]:
@@ -168,7 +167,6 @@ def read_review(run: Path) -> Review:
 
 
 def fold_review(path: Path) -> Review:
-    """Read the journal of a review."""
     review, seq = Review(), 1
     with reject_invalid_record(path, lambda: seq):
         for record in read(path):
@@ -245,13 +243,13 @@ _Trials = Mapping[str, TrialState]
 def _stratified(trials: _Trials, names: Sequence[str], name: str) -> Stratum:
     """One stratum for each score, or each quarter of the numbers; rare labels are one stratum."""
     values = {trial: score(trials[trial], name) for trial in names}
-    numbers = sorted(value for value in values.values() if isinstance(value, int | float) and not isinstance(value, bool))
+    numbers = sorted(filter(is_amount, values.values()))
     bounds = [numbers[len(numbers) * quarter // _STRATA] for quarter in range(1, _STRATA)] if numbers else []
     common_values = {value for value, _ in Counter(values.values()).most_common(_STRATA)}
 
     def stratum(trial: str) -> Hashable:
         value = values[trial]
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if is_amount(value):
             return sum(value >= bound for bound in bounds)
         return repr(value) if value in common_values else ""
 
@@ -292,9 +290,11 @@ def draw_sample(
         stratum = _stratified(trials, names, name)
     elif method == "disagreements":
         stratum = _disagreements(trials, names, name, labels_of_outputs(run, labels))
+
     strata: defaultdict[Hashable, list[str]] = defaultdict(list)
     for trial in names:
         strata[stratum and stratum(trial)].append(trial)
+
     probabilities: dict[str, float] = {}
     groups = sorted(strata.values(), key=len) if len(strata) <= n else [names]
     for number, group in enumerate(groups):

@@ -40,8 +40,8 @@ from evaljournal.replay.review.correction import (
     correct_difference,
     labels_alone,
 )
-from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, population, read_review, review_path
-from evaljournal.replay.runs.loaded_run import LoadedRun, read_values
+from evaljournal.replay.review.labels import Label, Review, labels_of_outputs, population, read_review, review_path
+from evaljournal.replay.runs.loaded_run import LoadedRun, TrialValues, read_values
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import JUDGE_NOTE
@@ -56,8 +56,6 @@ _FAMILY: Final = re.compile(r"[a-z]+")
 
 @attrs.frozen
 class Reviewed:
-    """A run with the labels of its outputs."""
-
     run: LoadedRun
     review: Review
     labels: Mapping[str, Sequence[Label]]
@@ -69,10 +67,6 @@ class Reviewed:
         names = {label.name for labels in self.labels.values() for label in labels}
         scorers = [scorer for scorer in self.run.state.scores if scorer in names]
         return [*scorers, *sorted(names.difference(scorers))]
-
-    def samples(self, name: str) -> list[Sample]:
-        """Return the samples that were drawn for a question."""
-        return [sample for sample in self.review.samples.values() if sample.name == name]
 
     def labels_of(self, name: str, trials: Iterable[str] | None = None) -> dict[str, list[Label]]:
         """Return the labels of a name by trial, of all trials or of some."""
@@ -89,13 +83,18 @@ class Reviewed:
         """
         labels, outputs, results = self.labels_of(name), population(self.run.state.trials, name), []
         current_trials, own_trials = set(outputs), {label.seq: label.trial for label in self.review.newest.values()}
-        for sample in self.samples(name):
+
+        for sample in self.review.samples.values():
+            if sample.name != name:
+                continue
+
             trials = [trial for trial in sample.trials if trial in current_trials]
             answers = {
                 trial: own
                 for trial in trials
                 if (own := labels.get(trial)) and any(label.seq > sample.seq or label.carried_from for label in own)
             }
+
             counted_trials = list(takewhile(answers.__contains__, trials))
             missing = trials[len(counted_trials)] if len(counted_trials) < len(trials) else ""
             while (
@@ -104,6 +103,7 @@ class Reviewed:
                 counted_trials.pop()
             if len(outputs) > sample.population or (missing and sample.method != "uniform"):
                 counted_trials = []
+
             use = SampleUse(
                 id=sample.sample,
                 method=sample.method,
@@ -158,6 +158,7 @@ class Reviewed:
         values = [label.value for own in labels.values() for label in own]
         if not all(map(is_summable, values)):
             return {}, None
+
         observations: dict[str, Observation] = {}
         for trial in side.ids.values():
             value = score(side.state.trials[trial], name)
@@ -166,6 +167,7 @@ class Reviewed:
             numbers = [float(label.value) for label in labels.get(trial, ())] if trial in weights else []
             label = math.fsum(numbers) / len(numbers) if numbers else None
             observations[trial] = Observation(float(value), label, weights[trial] if numbers else 0.0)
+
         return observations, "pass" if all(isinstance(value, bool) for value in values) else "number"
 
 
@@ -199,6 +201,7 @@ def corrected_differences(a: tuple[Reviewed | None, Side], b: tuple[Reviewed | N
     for name in review_a.names:
         sides = [review.observations(name, side) for review, side in ((review_a, side_a), (review_b, side_b))]
         (observations_a, kind), (observations_b, kind_b) = sides
+
         cases: defaultdict[str, tuple[list[Observation], list[Observation]]] = defaultdict(lambda: ([], []))
         for key in keys:
             pair = observations_a.get(side_a.ids[key]), observations_b.get(side_b.ids[key])
@@ -239,7 +242,6 @@ class Disagreement:
     label: Value
     """The label of most reviewers, or the mean of numbers."""
     notes: Sequence[str]
-    """The reviewers' notes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -279,8 +281,6 @@ class Bias:
 
 @attrs.frozen(kw_only=True)
 class Agreement:
-    """How well a scorer agrees with human labels."""
-
     question: str
     """Name of the scorer and of the labels."""
     kind: str
@@ -340,16 +340,20 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
     kind = _kind(label.value for own in labels.values() for label in own)
     unscored = {trial for trial in labels if kind == "number" and scores and not is_summable(scores[trial])}
     labels = {trial: own for trial, own in labels.items() if trial not in unscored}
+
     consensus = {trial: value for trial, own in labels.items() if (value := _consensus(own, kind)) is not None}
     trials, rated = side.state.trials, consensus if scores else {}
     units = {trial: Unit((scores[trial], value), weights.get(trial, 1.0)) for trial, value in rated.items()}
     people = {trial: Unit(tuple(label.value for label in own), weights.get(trial, 1.0)) for trial, own in labels.items()}
     ratings = {trial: Unit((scores[trial], *unit.values), unit.weight) for trial, unit in people.items() if scores}
+
     measures: dict[str, Measure] = {} if kind == "number" else {"ac1": ac1, "kappa": kappa}
-    alpha_measure = {"alpha": alpha_of_numbers if kind == "number" else alpha}
+    alpha_measure = alpha_of_numbers if kind == "number" else alpha
     pairs = coefficients(by_case(units, trials), measures) if units else {}
     errors = _errors(units, kind)
-    details = _read_details(reviewed, side, name, errors)
+    digests, judges = _read_digests_and_judges(reviewed.run, name)
+    lengths = {values.trial: _output_length(values) for values in read_values(reviewed.run.path, trials, errors)}
+
     return Agreement(
         question=name,
         kind=kind,
@@ -375,10 +379,10 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
             for trial, value in rated.items()
             if scores[trial] != value
         ],
-        consistency=_consistency(scores, trials, details.digests),
-        position_flips=_position_flips(side, name, details.judges),
-        length=_length_bias(errors, trials, details.lengths),
-        own_family=_own_family(errors, trials, details.judges),
+        consistency=_consistency(scores, trials, digests),
+        position_flips=_position_flips(side, name, judges),
+        length=_length_bias(errors, trials, lengths),
+        own_family=_own_family(errors, trials, judges),
     )
 
 
@@ -395,9 +399,9 @@ def _consensus(labels: Sequence[Label], kind: str) -> Value | None:
     return None if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]
 
 
-def _alpha(units: Mapping[str, Unit], trials: Mapping[str, TrialState], measure: Mapping[str, Measure]) -> Coefficient | None:
+def _alpha(units: Mapping[str, Unit], trials: Mapping[str, TrialState], measure: Measure) -> Coefficient | None:
     pairable_units = {trial: unit for trial, unit in units.items() if len(unit.values) > 1}
-    return coefficients(by_case(pairable_units, trials), measure)["alpha"] if pairable_units else None
+    return coefficients(by_case(pairable_units, trials), {"alpha": measure})["alpha"] if pairable_units else None
 
 
 def _confusion(units: Iterable[Unit]) -> list[Cell]:
@@ -424,31 +428,24 @@ def _errors(units: Mapping[str, Unit], kind: str) -> dict[str, tuple[float, floa
     return {trial: (float(judge) - float(label), weight) for trial, judge, label, weight in rows if is_summable(judge)}
 
 
-@attrs.define
-class _Details:
-    """What is read from the records."""
+def _read_digests_and_judges(run: LoadedRun, name: str) -> tuple[dict[str, bytes], set[str]]:
+    """Return trial → digest of its output, and the models that the scorer called, in one pass over the records."""
+    digests: dict[str, bytes] = {}
+    judges: set[str] = set()
+    scorers = {name, name.partition(".")[0]}
 
-    digests: dict[str, bytes] = attrs.field(factory=dict[str, bytes])
-    """Trial → digest of its output."""
-    judges: set[str] = attrs.field(factory=set[str])
-    """Models of the scorer."""
-    lengths: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Trial → characters of its output."""
-
-
-def _read_details(reviewed: Reviewed, side: Side, name: str, trials: Iterable[str]) -> _Details:
-    details, scorer = _Details(), name.partition(".")[0]
-    for record in reviewed.run.records():
-        add_digest(details.digests, record)
+    for record in run.records():
+        add_digest(digests, record)
         event = record.event
         if isinstance(event, Noted) and event.name == JUDGE_NOTE:
             note = event.value.load() if isinstance(event.value, Blob) else event.value
-            if isinstance(note, dict) and note.get("scorer") in {scorer, name} and isinstance(model := note.get("model"), str):
-                details.judges.add(model)
-    for values in read_values(reviewed.run.path, side.state.trials, trials):
-        output = values.output.load() if isinstance(values.output, Blob) else values.output
-        details.lengths[values.trial] = len(as_text(output))
-    return details
+            if isinstance(note, dict) and note.get("scorer") in scorers and isinstance(model := note.get("model"), str):
+                judges.add(model)
+    return digests, judges
+
+
+def _output_length(values: TrialValues) -> int:
+    return len(as_text(values.output.load() if isinstance(values.output, Blob) else values.output))
 
 
 def _consistency(
@@ -480,6 +477,7 @@ def _bias(rows: Iterable[tuple[str, bool, float, float]]) -> Bias | None:
     for _, has_property, error, weight in units:
         total, weights = sums[has_property]
         sums[has_property] = total + error * weight, weights + weight
+
     error_without, error_with = (total / weights for total, weights in sums.values())
     return Bias(
         n=len(units),

@@ -31,9 +31,9 @@ def corrected_text(score: CorrectedScore) -> str:
         return f"not corrected: {reason}"
     details = [ci_text(share_interval_text(score.kind, score.low, score.high))]
     details += [f"{score.labels:,} of {score.trials:,} reviewed", samples_text(score)]
-    text = (
-        f"{'corrected' if score.method == 'ppi' else 'labels alone'} {mean_text(score.kind, score.mean)} ({', '.join(details)})"
-    )
+    title = "corrected" if score.method == "ppi" else "labels alone"
+    text = f"{title} {mean_text(score.kind, score.mean)} ({', '.join(details)})"
+
     notes = []
     if score.method == "labels":
         minimum = f"{MIN_OF_CLASS} of each class" if score.kind == "pass" else f"{MIN_OF_CLASS} that differ from the score"
@@ -95,7 +95,6 @@ def rate_text(rate: Rate | None) -> str:
 
 
 def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
-    """Yield the figures of an agreement, each with its name."""
     has_scores = agreement.alpha is not None or bool(agreement.confusion)
     if agreement.kind != "number" and has_scores:
         yield "Gwet's AC1", coefficient_text(agreement.ac1)
@@ -107,6 +106,7 @@ def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
     if agreement.kind == "pass" and has_scores:
         yield "true pass rate (TPR)", rate_text(agreement.true_pass_rate)
         yield "true fail rate (TNR)", rate_text(agreement.true_fail_rate)
+
     if agreement.consistency is not None:
         same, pairs = agreement.consistency.same, agreement.consistency.pairs
         yield (
@@ -119,6 +119,7 @@ def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
             "position flips",
             f"{flips.flips:,} of {plural(flips.pairs, 'pair')} ({share}), {flips.to_first:,} to the first position",
         )
+
     kind = "pass" if agreement.kind == "pass" else "number"
     if agreement.length is not None:
         yield "error by length", _bias_text(agreement.length, kind, "on shorter outputs", "on longer outputs")

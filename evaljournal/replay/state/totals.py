@@ -91,6 +91,11 @@ class Totals:
         return self.stages["completed"] + self.stages["failed"]
 
     @property
+    def outputs(self) -> int:
+        """Trials with an output, scored or not."""
+        return self.stages["completed"] + self.stages["scoring"]
+
+    @property
     def failed(self) -> int:
         """Trials that failed."""
         return self.stages["failed"]
