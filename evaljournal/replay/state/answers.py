@@ -41,15 +41,12 @@ class NotedAnswer(NamedTuple):
     cause: str
     """What truncated the answer, a key of `ADVICE`; empty if it is not truncated."""
     is_empty: bool = False
-    """Whether the output is an empty text."""
 
 
 _UNKNOWN: Final = NotedAnswer("", "", is_excluded=False, cause="")
 
 
 class Answers:
-    """Reads the notes of answers, and keeps each different one once."""
-
     def __init__(self) -> None:
         self._answers: dict[NotedAnswer, NotedAnswer] = {}
         self._models = {""}

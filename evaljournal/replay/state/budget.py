@@ -47,7 +47,6 @@ def _amount(value: object) -> float | None:
 
 
 def _add(sums: Amounts, unit: str, amount: float) -> float:
-    """Add an amount to a sum; return the new sum."""
     sums[unit] = round(sums.get(unit, 0.0) + amount, DECIMALS)
     return sums[unit]
 
@@ -78,7 +77,6 @@ class _VariantUsage:
     open_attempts: int = 0
     """Attempts in flight, and outputs that are not fully scored."""
     open_usage: Amounts = attrs.field(factory=dict[str, float])
-    """What the open attempts have used."""
     uncounted_attempts: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → interrupted attempts without a reserve; each counts as the first attempt that reports it."""
 
@@ -123,8 +121,6 @@ class BudgetUse:
 
 @attrs.define(eq=False)
 class Budget:
-    """The amounts that a run has spent and reserved."""
-
     limits: Amounts = attrs.field(factory=dict[str, float])
     """The budget of the run; empty if it has none."""
     trial_limits: Amounts = attrs.field(factory=dict[str, float])
@@ -137,7 +133,6 @@ class Budget:
     _calls_are_steps: bool = False
     """Whether an attempt without steps is known to call nothing: so is one of a run from some step on."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
-    """Trial → its attempt in flight or being scored."""
     _variants: defaultdict[str, _VariantUsage] = attrs.field(factory=lambda: defaultdict(_VariantUsage))
     _batches: dict[int, tuple[Amounts, OpenBatch]] = attrs.field(factory=dict[int, tuple[Amounts, OpenBatch]])
     """Number of a batch → what was reserved for all of its lines, and the batch; ended ones have no open lines."""
@@ -263,7 +258,6 @@ class Budget:
             usage.unreported_trials.clear()
 
     def reserve_batch(self, number: int, reserved: object, batch: OpenBatch) -> None:
-        """Reserve amounts for the open lines of a batch."""
         if batch_amounts := amounts(reserved):
             self._batches[number] = batch_amounts, batch
 
@@ -422,7 +416,6 @@ class BudgetEvents:
 
 
 def _with_judges(usage: Any) -> Iterator[tuple[str, float]]:
-    """Yield the amounts in some usage; what a judge used is added."""
     if isinstance(usage, Mapping):
         for unit in UNITS:
             parts = [amount for name in (unit, f"judge.{unit}") if (amount := _amount(usage.get(name))) is not None]

@@ -13,13 +13,11 @@ from evaljournal.journal.events import RunStarted
 from evaljournal.replay.text import as_text, printable
 
 _WIDTH: Final = 500
-"""Maximum length of a line."""
 _MAX_DIFF: Final = 60
 """Maximum number of lines of a diff."""
 _MAX_VALUE: Final = 40
 """Maximum length of a parameter of the task whose two values are shown."""
 _REVISION_CHARS: Final = 64
-"""Maximum length of a git revision."""
 _SUBSTITUTION: Final = ("live_from", "live_model", "live_system")
 _RESULT_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score", **dict.fromkeys(_SUBSTITUTION, "")}
 """Settings that the results depend on → their defaults, which are not recorded."""

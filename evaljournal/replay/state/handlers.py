@@ -49,7 +49,6 @@ class EventTable(dict[type[Event], tuple[MethodType, ...]]):
             self._add(kind, MethodType(_FirstEvent.attach, first_event))
 
     def detach(self, cls: type) -> None:
-        """No longer call the projections of a class."""
         for kind, methods in self.items():
             self[kind] = tuple(method for method in methods if type(method.__self__) is not cls)
 
@@ -77,6 +76,5 @@ class _FirstEvent:
         self.projection = projection
 
     def attach(self, event: Event, record: Any) -> None:
-        """Attach the projection, and let it apply the event."""
         self.table.attach(self.projection)
         handlers(type(self.projection))[type(event)](self.projection, event, record)

@@ -59,7 +59,6 @@ class CallRate:
 
     @property
     def per_second(self) -> float:
-        """Calls per second."""
         return self.limit.size / self.limit.window / self.need
 
     def slots(self, latency: float) -> int:
@@ -82,8 +81,6 @@ def call_rate(limits: Iterable[RateLimitSeen], needs: Mapping[str, float], calls
 
 @attrs.frozen(kw_only=True)
 class LimitUse:
-    """A known limit at some time."""
-
     limit: RateLimitSeen
     used: float
     """What the calls of the last window needed, at most the limit: the real tokens may have been fewer."""
@@ -95,8 +92,6 @@ class LimitUse:
 
 @attrs.define(eq=False)
 class RecordedLimits:
-    """The known limits of all rate-limit keys."""
-
     _limits: dict[tuple[str, str], RateLimitSeen] = attrs.field(factory=dict[tuple[str, str], RateLimitSeen])
     """Rate-limit key and header → the limit as it was seen last in this session."""
     _needs: dict[str, deque[_Calls]] = attrs.field(factory=dict[str, deque[_Calls]])
@@ -127,7 +122,6 @@ class RecordedLimits:
         return (wall if is_independent else max(wall, self._last_time)) - t
 
     def see(self, limit: RateLimitSeen) -> None:
-        """Add or replace a limit."""
         if is_valid(limit):
             self._limits[limit.key, limit.header] = limit
 
@@ -176,7 +170,6 @@ class RecordedLimits:
         return max(ends)
 
     def has_limits(self, key: str) -> bool:
-        """Return whether a limit of a key is known and believed."""
         return any(limit.key == key and limit.is_believed for limit in self._limits.values())
 
     def call_rate(self, key: str) -> CallRate | None:

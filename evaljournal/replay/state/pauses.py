@@ -31,8 +31,6 @@ PAUSE_TEXTS: Final = {
 
 
 class Pause(NamedTuple):
-    """The last recorded pause."""
-
     until: float
     """When the next attempt or probe may start, in seconds since the start of the session."""
     reason: str

@@ -39,7 +39,6 @@ class ScorerCalls:
     """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
 
     def note_pairwise(self, event: events.Noted) -> None:
-        """Keep the note of a pairwise judge."""
         if isinstance(event.value, dict):
             self.pairwise[str(event.value.get("scorer"))] = event.value
 

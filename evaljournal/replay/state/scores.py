@@ -21,7 +21,6 @@ class Scores(dict[str, Tally]):
         self.is_grouped_by_case = False
         """Whether values are also summed by case, which is needed if a case has several trials."""
         self._versions: Mapping[str, str] = {}
-        """Scorer → its version."""
         self._positions: dict[str, int] = {}
         """Scorer → its position in the definition."""
         self._shared_scores = SharedScores()

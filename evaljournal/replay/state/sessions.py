@@ -88,7 +88,6 @@ class Sessions(list[SessionState]):
         self.started: events.RunStarted | None = None
         """The definition of the run, with adopted changes applied."""
         self.merged = MergedShards()
-        """The shards that were merged into it."""
         self.planned = 0
         """Planned number of trials; 0 if unknown."""
         self.settings: dict[str, Any] = {}
@@ -201,8 +200,6 @@ def _is_like(value: Any, old_value: str | Mapping[str, str]) -> bool:
 
 @attrs.define
 class SessionTime:
-    """When a session took place."""
-
     number: int
     """From 1."""
     seq: int
@@ -218,7 +215,6 @@ class SessionTime:
     is_independent: bool = False
     """Whether it continues no earlier session: the first of a run and, in a merged run, of each shard."""
     shard: str = ""
-    """The shard that it belongs to, in a merged run."""
 
 
 class SessionTimes:

@@ -50,14 +50,12 @@ class SlotUse:
         return wait
 
     def end(self, t: float) -> None:
-        """Count the end of a call."""
         self.in_flight -= 1
         if self.is_full:
             self.full_seconds += t - self.last_start
             self.is_full, self._free_since = False, t
 
     def change_limit(self, t: float) -> None:
-        """Begin again: the concurrency limit has changed."""
         self.begin, self.starts, self.seconds_needed, self.full_seconds, self.is_full = t, 0, 0.0, 0.0, False
 
     def share(self, until: float) -> float:

@@ -125,7 +125,6 @@ class Tally:
 
     @property
     def from_older_version(self) -> int:
-        """Values of older versions of the scorer."""
         return sum(self._older_versions.values())
 
     @property
@@ -140,7 +139,6 @@ class Tally:
 
     @property
     def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:
-        """The kind of the values."""
         labels = self.scored - self.numbers - self.out_of_range
         if not self.scored:
             return "nothing"
@@ -155,7 +153,6 @@ class Tally:
 
     @property
     def estimate(self) -> Estimate | None:
-        """The mean of all numbers with its confidence interval; None without numbers."""
         if not self.numbers:
             return None
         shift = self.total / self.numbers
@@ -169,7 +166,6 @@ class Tally:
 
     @property
     def mean(self) -> float | None:
-        """The mean of all numbers; None without numbers."""
         return self.origin + self.total / self.numbers if self.numbers else None
 
     def passes_by_case(self) -> Counter[tuple[int, int]]:

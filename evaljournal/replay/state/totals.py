@@ -29,8 +29,6 @@ _MAX_UNPRICED_MODELS: Final = 20
 
 @attrs.define(eq=False)
 class Totals:
-    """Sums over the trials of a run, or of one variant."""
-
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
     attempts: int = 0
@@ -67,12 +65,10 @@ class Totals:
 
     @property
     def truncated(self) -> int:
-        """Current outputs that were truncated."""
         return self.answers["truncated"]
 
     @property
     def declined(self) -> int:
-        """Current outputs that were declined by the model or its provider."""
         return self.answers["declined"]
 
     @property
@@ -92,7 +88,6 @@ class Totals:
 
     @property
     def failed(self) -> int:
-        """Trials that failed."""
         return self.stages["failed"]
 
 
@@ -137,7 +132,6 @@ class Variants(dict[str, Totals]):
         scores.add_variant(variant, totals.scores)
 
     def adopt(self, old_definition: Any, new_definition: Any, location: Location) -> None:
-        """Apply a definition that was adopted at this location."""
         old_fingerprints = variant_fingerprints(old_definition)
         self._fingerprints = variant_fingerprints(new_definition)
         for name, fingerprint in self._fingerprints.items():

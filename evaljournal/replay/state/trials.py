@@ -39,10 +39,7 @@ from evaljournal.replay.text import as_words
 
 @attrs.define(eq=False)
 class AttemptTotals:
-    """How did the attempts of the run end?"""
-
     outputs: int = 0
-    """Attempts that returned an output."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """The latency of each output that is not from a batch: seconds of the attempt that returned it, and of the steps that it
     reused, without set-up, teardown and the seconds that its steps waited for rate limits."""
@@ -91,7 +88,6 @@ class RunTrials(dict[str, TrialState]):
     def __init__(self) -> None:
         super().__init__()
         self.totals = Totals()
-        """Sums over all trials."""
         self.variants = Variants()
         self.running: dict[str, RunningAttempt] = {}
         """Trial → its attempt in flight."""
@@ -102,7 +98,6 @@ class RunTrials(dict[str, TrialState]):
         self.workers = RunWorkers()
         self.answers = Answers()
         self.output_sample = OutputSample()
-        """The outputs of a few trials of each variant."""
         self.done_before = 0
         """Trials that were done when the current session started."""
         self.done_at = 0.0
@@ -142,7 +137,6 @@ class RunTrials(dict[str, TrialState]):
         trial.stage = stage
 
     def _end_attempt(self, event: events.AttemptEnd, trial: TrialState, stage: str, t: float) -> RunningAttempt:
-        """End the attempt in flight at a trial, and return it."""
         attempt = self.running.pop(event.trial)
         if not self.running:
             self._idle_since = t

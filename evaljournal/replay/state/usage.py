@@ -11,7 +11,6 @@ from evaljournal.replay.state.answers import ANSWER
 JUDGE_NOTE: Final = f"{NOTE_PREFIX}judge"
 """Name of the note with a judge's call: `scorer`, `model`, `prompt`, `reminder` and `reply`."""
 JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
-"""Name of the note with the usage of a judge's call."""
 
 _NUMBER: Final = (int, float)
 

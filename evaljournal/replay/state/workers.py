@@ -25,7 +25,6 @@ class WorkerTotals:
     """One worker. An attempt that has not ended is not counted: only its end names the worker."""
 
     attempts: int = 0
-    """Attempts that ended in it."""
     busy: float = 0.0
     """Seconds in which it ran at least one of them."""
     died: int = 0
@@ -41,7 +40,6 @@ class WorkerTotals:
     """End of the last period that no longer changes."""
 
     def count(self, event: events.AttemptEnd, t: float, session: int) -> None:
-        """Count the end of an attempt at `t`."""
         self.attempts += 1
         if session != self._session:  # Its times start at 0 again.
             self._session, self._fixed_until = session, 0.0
@@ -57,7 +55,6 @@ class WorkerTotals:
             self._fixed_until = self._periods.pop(0)[1]
 
     def count_end(self, value: Mapping[str, Any]) -> None:
-        """Count an end of the worker, as it was noted."""
         self.died += value.get("reason") == "worker_died"
         self.lost += value.get("reason") == "worker_lost"
         self.detail = str(value.get("detail", ""))
@@ -77,11 +74,9 @@ class RunWorkers(dict[str, WorkerTotals]):
         self._sessions = 0
 
     def count(self, event: events.AttemptEnd, t: float) -> None:
-        """Count the end of an attempt in a worker."""
         self._of(event.worker).count(event, t, self._sessions)
 
     def note_end(self, event: events.Noted) -> None:
-        """Count the end of a worker, as it was noted."""
         if isinstance(event.value, dict):
             self._of(str(event.value.get("worker", ""))).count_end(event.value)
 
