@@ -53,7 +53,6 @@ def spent_text(state: RunState) -> str:
 
 
 def block_text(state: RunState, block: Block) -> str:
-    """Return why the budget allows no attempt."""
     unit = block.unit
     if block.reason == "unknown":
         return f"at most {MAX_UNKNOWN} attempts in flight until one has reported its {unit}"

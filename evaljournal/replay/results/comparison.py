@@ -58,7 +58,6 @@ class Side:
 
     @property
     def totals(self) -> Totals:
-        """Sums over its trials: stages, scores, usage."""
         return self.state.totals if self.variant is None else self.state.variants[self.variant]
 
     def has_scorer(self, scorer: str) -> bool:
@@ -78,7 +77,6 @@ class Side:
 
     @property
     def answers(self) -> "SideAnswers":
-        """How its answers ended, and which models gave them."""
         totals, variants = self.totals, self.state.variants
         names = [*variants] if self.variant is None else [self.variant]
         models = {name: models_of(variants[name]) for name in names} if variants else {"": models_of(totals)}
@@ -89,7 +87,6 @@ class Side:
 
     @property
     def latency(self) -> Latency:
-        """Latency quantiles of its outputs, in seconds."""
         if self.variant is None:
             return latency(latencies(self.state))
         return latency(output_latencies(self.trials.values()))
@@ -139,8 +136,6 @@ def add_digest(digests: dict[str, bytes], record: Record) -> None:
 
 @attrs.frozen
 class TrialChange:
-    """The differences in one trial."""
-
     trial: str
     """Its id in B."""
     stage_a: str

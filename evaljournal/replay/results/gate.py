@@ -42,8 +42,6 @@ BROKEN: Final = "broken"
 
 @attrs.frozen
 class ScoreRule:
-    """Requirements for a score."""
-
     max_drop: float | None = None
     """Tolerated drop against the baseline."""
     at_least: float | None = None
@@ -62,14 +60,11 @@ class Limit:
 
 @attrs.frozen
 class GateRules:
-    """The rules of a gate."""
-
     scores: Mapping[str, ScoreRule] | None = None
     """Scorer → its rule; None: every score of both runs may drop by `MAX_DROP`."""
     limits: Mapping[str, Limit] = attrs.field(factory=dict[str, Limit])
     """`cost`, `tokens` or `p95` → its limit."""
     no_broken: bool = False
-    """Whether no trial may be broken."""
     allow_mixed_models: bool = False
     """Whether a variant may have been served by several models; otherwise there is too little evidence."""
 
@@ -103,15 +98,12 @@ class Check:
 
 @attrs.frozen
 class GateReport:
-    """The verdict on a run."""
-
     verdict: Verdict
     checks: tuple[Check, ...]
     comparison: Comparison
     has_mixed_models: bool
     """Whether a variant of one of the runs was served by several models."""
     allows_mixed_models: bool
-    """Whether the rules allow that; otherwise there is too little evidence."""
 
 
 UnchangedValues = Mapping[str, Iterable[Sequence[float]]]
@@ -150,7 +142,6 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
 
 
 def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict of several checks."""
     order: tuple[Verdict, ...] = ("passed", "too_little_evidence", "regressed")
     return order[max(map(order.index, verdicts), default=0)]
 

@@ -96,11 +96,9 @@ class Pairing:
                     self._cases[case][variant][side].append(trial)
 
     def scores(self, scorers: Iterable[str]) -> dict[str, PairedDifference]:
-        """Compare the values of some scorers."""
         return {scorer: self._compare_scorer(scorer, self._cases) for scorer in scorers}
 
     def group_scores(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
-        """Compare the scores of each group."""
         cases_by_group: dict[str, dict[str, Mapping[str, _Pair]]] = {}
         for key in sorted(self.common_keys):
             if key in groups:
@@ -111,7 +109,6 @@ class Pairing:
         }
 
     def latency(self) -> PairedDifference:
-        """Compare the latency per output."""
         return self._compare_measurements("number", attrgetter("latency"))
 
     def completion(self, scorers: Iterable[str]) -> PairedDifference:
@@ -173,7 +170,6 @@ class Pairing:
 
 
 def score(trial: TrialState, scorer: str) -> Value | None:
-    """Return a trial's value of a scorer; None if there is none."""
     version_and_value = trial.score(scorer)
     return None if version_and_value is None else version_and_value[1]
 

@@ -63,8 +63,6 @@ class Row:
 
 @attrs.frozen(kw_only=True)
 class ComparisonTable:
-    """Runs or variants, compared with one of them."""
-
     baseline: str
     """Name of its row."""
     score: str | None

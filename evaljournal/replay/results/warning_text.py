@@ -19,7 +19,6 @@ _EFFECTIVE: Final = frozenset(
 
 
 def warnings_of(state: RunState) -> list[str]:
-    """Return a sentence for each warning."""
     warnings = _empty_outputs, _mixed_models, _same_variants, _short_prompts, _failed_teardowns, _missing_max_tokens
     return [text for warning in warnings for text in warning(state)]
 
