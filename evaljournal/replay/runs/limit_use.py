@@ -27,8 +27,6 @@ class UsePoint(NamedTuple):
 
 @attrs.frozen
 class LimitSeries:
-    """A known limit and its use."""
-
     label: str
     """`200k tokens per minute (advertised)`, after the rate-limit key, if there are several."""
     points: Sequence[UsePoint]

@@ -16,8 +16,6 @@ from evaljournal.replay.state.trial import unpack_location
 
 @attrs.frozen
 class StepDetails:
-    """One step of an attempt."""
-
     number: int
     """From 1, in the order in which the attempt's steps started."""
     name: str

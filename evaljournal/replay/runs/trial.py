@@ -22,8 +22,6 @@ _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring
 
 @attrs.define
 class AttemptDetails:
-    """One attempt."""
-
     span: Span
     """Slot, session, times and outcome."""
     waits: Sequence[Wait] = ()
@@ -43,7 +41,6 @@ class AttemptDetails:
     timeout: float | None = None
     """The timeout that it exceeded, in seconds."""
     request: Any = None
-    """The request that it sent; None if it is not recorded."""
     output: Any = None
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
@@ -69,7 +66,6 @@ class AttemptDetails:
 
     @property
     def has_output(self) -> bool:
-        """Whether it returned an output."""
         return self.span.outcome == "succeeded"
 
     @property
@@ -112,7 +108,6 @@ class AttemptDetails:
 
     @property
     def reused_steps(self) -> int:
-        """Number of its steps that were reused."""
         return sum(step.is_reused for step in self.steps)
 
     @property
@@ -143,7 +138,6 @@ class ScoreDetails:
     """When it was recorded, in seconds of its session."""
     elapsed: float
     value: bool | int | float | str | None = None
-    """None if the scorer failed."""
     reason: str = ""
     error: str = ""
     message: str = ""
@@ -151,7 +145,6 @@ class ScoreDetails:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the scorer failed."""
         return self.value is None
 
 
@@ -179,11 +172,8 @@ class ScorerCallDetails:
 
 @attrs.define
 class TrialDetails:
-    """One trial."""
-
     trial: str
     row: TrialRow
-    """Its row in the index."""
     case: str = ""
     variant: str = ""
     repeat: int = 1
@@ -205,7 +195,6 @@ class TrialDetails:
     """The request of its last attempt."""
     output: Any = None
     truncated: bool = False
-    """Whether the output was truncated."""
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
     excluded: bool = False
@@ -258,12 +247,10 @@ class TrialDetails:
 
     @property
     def values(self) -> dict[str, ScoreDetails]:
-        """Scorer → its latest value."""
         return {scorer: score for scorer, score in self.scores.items() if not score.has_failed}
 
     @property
     def scorer_failures(self) -> dict[str, ScoreDetails]:
-        """Scorer → its failure."""
         return {scorer: score for scorer, score in self.scores.items() if score.has_failed}
 
 

@@ -104,7 +104,6 @@ class WaitLog:
         return sorted(parts, key=lambda wait: -wait.seconds)
 
     def _limit_text(self, key: str) -> str:
-        """Return the known limit of a key that holds starts longest, or is used most."""
         use = limit_use(self._state, key, self._t)
         return "" if use is None else rate_limit_text(use.limit.unit, use.limit.size, use.limit.window)
 
