@@ -56,8 +56,6 @@ _CACHE_KIB: Final = 32 << 10
 
 @attrs.define(eq=False)
 class AttemptRow:
-    """One attempt."""
-
     id: int
     """From 0, in the order of their starts."""
     trial: int
@@ -115,8 +113,6 @@ class AttemptRow:
 
 @attrs.define(eq=False)
 class TrialRow:
-    """One trial."""
-
     id: int
     """From 0, in the order of enqueueing."""
     name: str
@@ -268,7 +264,6 @@ class Index:
 
     @property
     def sessions(self) -> list[SessionTime]:
-        """All sessions so far."""
         return self.axis.sessions
 
     @property
@@ -299,12 +294,10 @@ class Index:
         return chain.from_iterable(batch[max(0, len(batch) - (end - start)) :] for end, batch in batches)
 
     def rows(self, query: str, *parameters: Any) -> Iterator[Any]:
-        """Return the rows of a query."""
         self.flush()
         return self._database.execute(query, parameters)
 
     def row(self, query: str, *parameters: Any) -> Any:
-        """Return the first row of a query; None if there is none."""
         return next(self.rows(query, *parameters), None)
 
     def flush(self) -> None:
@@ -348,7 +341,6 @@ class Index:
         return t
 
     def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one case for each event
-        """Add the next record."""
         if not self.seq % _BATCH_RECORDS or self._pending_bytes > _BATCH_BYTES:
             self.flush()
         event, seq, t = record.event, record.seq, self._advance(record)
@@ -493,7 +485,6 @@ class Index:
             self._add_point(t, seq)
 
     def _add_point(self, t: float, seq: int) -> None:
-        """Add the current values of all series."""
         _, queued, backing_off, in_flight, _ = self._counts
         self._points.append((t, seq, in_flight, queued, backing_off, self._paused, self._limit, self._pace))
         self.point_count += 1

@@ -34,7 +34,6 @@ _MAX_SIGNS: Final = 13
 _DRAWS: Final = 9_999
 """Combinations of more signs that are drawn: with the observed one 10,000, so that the smallest p-value is 0.0001."""
 _RESAMPLES: Final = 1_999
-"""Resamples of `bootstrap`."""
 KeyT = TypeVar("KeyT")
 
 

@@ -70,7 +70,6 @@ def as_lines(value: Any, width: int) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else as_text(value)
 
 
