@@ -14,7 +14,7 @@ from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import DONE_STAGES
-from evaljournal.replay.state.usage import add, noted_usage
+from evaljournal.replay.state.usage import noted_usage, summed
 from evaljournal.replay.text import as_words, reason_text
 
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
@@ -85,26 +85,17 @@ class AttemptDetails:
     @property
     def own_usage(self) -> dict[str, float]:
         """Sums of the numbers in its usage and its notes."""
-        sums: dict[str, float] = {}
-        for name, value in self.notes:
-            add(sums, noted_usage(name, value))
-        add(sums, self.usage)
-        return sums
+        return summed([*(noted_usage(name, value) for name, value in self.notes), self.usage])
 
     @property
     def step_usage(self) -> dict[str, float]:
         """Sums of the numbers in the usage of the steps that it executed."""
-        sums: dict[str, float] = {}
-        for step in self.steps:
-            add(sums, None if step.is_reused else step.usage)
-        return sums
+        return summed(step.usage for step in self.steps if not step.is_reused)
 
     @property
     def total_usage(self) -> dict[str, float]:
         """Sums of the numbers in its usage, its notes and the steps that it executed."""
-        sums = self.own_usage
-        add(sums, self.step_usage)
-        return sums
+        return summed([self.own_usage, self.step_usage])
 
     @property
     def reused_steps(self) -> int:
@@ -238,12 +229,8 @@ class TrialDetails:
     @property
     def usage(self) -> dict[str, float]:
         """Sums over all attempts, including failed attempts, and all notes."""
-        sums: dict[str, float] = {}
-        for attempt in self.attempts:
-            add(sums, attempt.total_usage)
-        for name, value in self.notes:
-            add(sums, noted_usage(name, value))
-        return sums
+        attempts = (attempt.total_usage for attempt in self.attempts)
+        return summed([*attempts, *(noted_usage(name, value) for name, value in self.notes)])
 
     @property
     def values(self) -> dict[str, ScoreDetails]:

@@ -57,6 +57,14 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
                 sums[name] = sums.get(name, 0) + value
 
 
+def summed(usages: Iterable[Any]) -> dict[str, Any]:
+    """Return the sums of usage; values that are not numbers are ignored."""
+    sums: dict[str, Any] = {}
+    for usage in usages:
+        add(sums, usage)
+    return sums
+
+
 def cost_of(usages: Iterable[Any]) -> float:
     """Return the sum of the costs; NaN if none is reported, or a call has no price."""
     sums: dict[str, Any] = {}
