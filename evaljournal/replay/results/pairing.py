@@ -201,9 +201,11 @@ def compare_values(
 ) -> PairedDifference:
     """Compare the numbers of cases in A and in B; `cases` counts all cases. With `is_share`, the numbers are pass rates."""
     differences = [value_b - value_a for value_a, value_b in zip(a, b, strict=True)]
-    n, estimate = len(differences), None
-    if n:
-        estimate = paired_shares(differences) if is_share else paired_numbers(differences)
+    n = len(differences)
+    if not n:
+        return PairedDifference(kind=kind, n=0, missing=cases, changed=0, scorer_changed=scorer_changed)
+
+    estimate = paired_shares(differences) if is_share else paired_numbers(differences)
     return PairedDifference(
         kind=kind,
         n=n,
@@ -211,14 +213,14 @@ def compare_values(
         changed=sum(difference != 0 for difference in differences),
         higher=sum(difference > 0 for difference in differences),
         lower=sum(difference < 0 for difference in differences),
-        mean_a=sum(a) / n if n else None,
-        mean_b=sum(b) / n if n else None,
-        difference=estimate.mean if estimate else None,
-        standard_error=estimate.standard_error if estimate else None,
-        low=estimate.low if estimate else None,
-        high=estimate.high if estimate else None,
-        p=estimate.p if estimate else None,
-        p_worse=estimate.p_worse if estimate else None,
+        mean_a=sum(a) / n,
+        mean_b=sum(b) / n,
+        difference=estimate.mean,
+        standard_error=estimate.standard_error,
+        low=estimate.low,
+        high=estimate.high,
+        p=estimate.p,
+        p_worse=estimate.p_worse,
         scorer_changed=scorer_changed,
     )
 
