@@ -9,7 +9,7 @@ import attrs
 from evaljournal.journal.events import SCORER_PREFIX
 from evaljournal.replay.results.budget_text import block_text, reserved_text
 from evaljournal.replay.state.known_limits import LimitUse
-from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
+from evaljournal.replay.state.pauses import BREAKER_REASONS, Pause
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import (
     as_words,
@@ -124,12 +124,12 @@ def pause_reason(state: RunState, pause: Pause) -> str:
     is_last = not state.totals.stages["queued"] and 0 < state.sessions.planned <= state.totals.total
     if pause.reason == "unavailable" and is_last and state.trials.attempts.outputs:
         return "only trials that have failed are left"
-    return PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    return pause.text
 
 
 def pause_text(pause: Pause, now: float, reason: str = "") -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
-    seconds_left, reason = pause.until - now, reason or PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    seconds_left, reason = pause.until - now, reason or pause.text
     if pause.reason in BREAKER_REASONS:
         return f"{reason}; probing" + (f", next probe in {duration(seconds_left)}" if seconds_left > 0 else "")
     return f"{reason}: {duration(seconds_left)} left"

@@ -19,9 +19,8 @@ from evaljournal.journal.events import (
     SessionStarted,
 )
 from evaljournal.replay.runs.idle import limit_text, limit_use, pace_text
-from evaljournal.replay.state.pauses import PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import printable, rate_limit_text
+from evaljournal.replay.text import rate_limit_text
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
 """Names of waits: the next attempt; the first call of every scorer. A retried scorer call has the name of its scorer."""
@@ -132,7 +131,7 @@ class WaitLog:
         """Return why starts of a rate-limit key are delayed at `t`: the reason, and its text."""
         state, pause = self._state, self._state.policy.pauses.get(key)
         if pause is not None and pause.is_in_force(t):
-            return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+            return "pause", pause.text
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
         if name == _ATTEMPT and state.is_held(self._trial):
