@@ -43,7 +43,7 @@ def amounts(value: object, *, zero: bool = True) -> Amounts:
 
 
 def _amount(value: object) -> float | None:
-    return value if value is not None and is_amount(value) and math.isfinite(value) and value >= 0 else None
+    return value if is_amount(value) and math.isfinite(value) and value >= 0 else None
 
 
 def _add(sums: Amounts, unit: str, amount: float) -> float:

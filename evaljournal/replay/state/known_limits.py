@@ -18,7 +18,6 @@ from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.usage import is_amount
 
 MINUTE, DAY = 60.0, 86_400.0
-_INFINITY: Final = float("inf")
 _MAX_MINUTES: Final = 3_000
 """Minutes with calls that are kept: those of a day, and those before a session whose clock was ahead."""
 
@@ -41,12 +40,12 @@ def parse_need(value: Any) -> Need:
     """Return the recorded need of a call; amounts that are no numbers, from 0 on, are ignored."""
     if not isinstance(value, Mapping):
         return {}
-    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < _INFINITY}
+    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < math.inf}
 
 
 def is_valid(limit: RateLimitSeen) -> bool:
     """Return whether a limit can be used; in a foreign journal its numbers may be any."""
-    return 0 < limit.size < _INFINITY and 0 < limit.window < _INFINITY
+    return 0 < limit.size < math.inf and 0 < limit.window < math.inf
 
 
 @attrs.frozen

@@ -63,9 +63,9 @@ class ScorerCalls:
         self._errors.count_call(event, record.t, self._trials.attempts.outputs)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
-        if self._errors.scorer_errors:
-            self._errors.scorer_errors.pop(event.scorer.partition(".")[0], None)
         scorer = event.scorer.partition(".")[0]
+        if self._errors.scorer_errors:
+            self._errors.scorer_errors.pop(scorer, None)
         if self.open:
             self.open.pop((event.trial, scorer), None)
         repeated_error = self._errors.repeated_errors[scorer]

@@ -4,6 +4,7 @@
 session from it when a session starts, so it must already know the new one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -24,7 +25,6 @@ IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint
 _RUN_EVENTS = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_RUN_EVENTS})
 """Events that may be recorded outside a session; they have no position on the axis."""
-_INFINITY: Final = float("inf")
 
 
 @attrs.define
@@ -51,7 +51,7 @@ def seconds_between(start: str, end: str) -> float:
 
 def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
     """Return the seconds that periods cover together; they may overlap."""
-    seconds, covered_until = 0.0, -_INFINITY
+    seconds, covered_until = 0.0, -math.inf
     for start, end in sorted(periods):
         if end > covered_until:
             seconds += end - max(start, covered_until)
