@@ -195,23 +195,28 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float, p: floa
 
     `p` is its one-sided p-value, corrected for so many `comparisons`; by default that of the difference alone.
     """
-    n, drop = difference.n, -(difference.difference or 0.0)
+    n, drop, is_share = difference.n, -(difference.difference or 0.0), difference.kind == "pass"
     p = difference.p_worse if p is None else p
     assert p is not None  # There are cases with a value in both runs.
     alpha = _ALPHA / comparisons
     rounding = ROUNDING * max(1.0, abs(difference.mean_a or 0.0))
+
     verdict: Verdict = "passed"
+    more: int | None = None
     if drop > max_drop and not math.isclose(drop, max_drop, abs_tol=rounding):  # 1 - 294/300 is a little more than 0.02.
         if p < _ALPHA:
             verdict = "regressed"
         elif p < _MAX_DOUBT or n < min_cases(alpha):
             verdict = "too_little_evidence"
+            broken, fixed = difference.lower, difference.higher
+            more = more_cases(n, alpha, p=difference.p_worse or p, broken=broken, fixed=fixed, is_share=is_share)
+
     return Check(
         name=name,
         rule="max_drop",
         bound=max_drop,
         verdict=verdict,
-        kind="pass" if difference.kind == "pass" else "number",
+        kind="pass" if is_share else "number",
         baseline=difference.mean_a,
         value=difference.mean_b,
         n=n,
@@ -221,16 +226,7 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float, p: floa
         low=difference.low,
         high=difference.high,
         p=p,
-        more_cases=None
-        if verdict != "too_little_evidence"
-        else more_cases(
-            n,
-            alpha,
-            p=difference.p_worse or p,
-            broken=difference.lower,
-            fixed=difference.higher,
-            is_share=difference.kind == "pass",
-        ),
+        more_cases=more,
     )
 
 
