@@ -78,31 +78,41 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     """
     if state.outcome or not state.sessions:
         return []
+
     ready_trials = state.totals.stages["queued"] + state.totals.stages["interrupted"] + state.totals.stages["unsettled"]
     ready_trials += len(state.trials.backing_off) - in_backoff(state, now)
     batches = state.batches.lines.open.values()
     ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
+
     keys = [
         key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if not key.startswith(SCORER_PREFIX)
     ] or [""]
     has_idle_slot = any((slots := state.slots_of(key)) is None or state.in_flight(key) < slots for key in keys)
     if has_idle_slot:
         attempts = list(_attempt_reasons(state, keys, now, ready_trials, total))
+        if ready_trials and not attempts:
+            attempts = list(_unrecorded_reasons(state))
     else:
         attempts = list(_key_reasons(state, keys, now, is_waiting=ready_trials > 0, show_keys=len(keys) > 1))
-    if has_idle_slot and ready_trials and not attempts and (text := reserved_text(state)):
-        attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
-    workers = state.settings.get("workers")
-    if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
-        is_busy = state.trials.running or state.scoring.open
-        attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
+
     if batches and not ready_trials:
         lines, count = sum(batch.open_lines for batch in batches), plural(len(batches), "batch", "batches")
         text = f"{count} with {plural(lines, 'open line')}"
         attempts = [reason for reason in attempts if reason.reason != "none_left"]
         attempts.append(Reason(reason="batches", number=lines, text=text))
+
     attempts += _inner_reasons(state, now, {reason.key for reason in attempts})
     return attempts + list(_scorer_reasons(state, keys, now))
+
+
+def _unrecorded_reasons(state: RunState) -> Iterator[Reason]:
+    """Yield what holds ready trials if no record says it: the budget, as the next estimate is not recorded, or the workers."""
+    workers = state.settings.get("workers")
+    if text := reserved_text(state):
+        yield Reason(reason="budget", text=f"budget: {text}")
+    elif isinstance(workers, dict) and workers.get("tasks", True):
+        is_busy = state.trials.running or state.scoring.open
+        yield Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")
 
 
 def in_backoff(state: RunState, now: float) -> int:
