@@ -473,7 +473,6 @@ class Index:
         self._move(trial, new_phase if phase is None else phase, t, seq)
 
     def _move(self, trial: TrialRow, phase: int, t: float, seq: int) -> None:
-        """Move a trial to another phase, and add up the time in its old phase."""
         old_phase, counts = trial.phase, self._counts
         if old_phase == phase:
             return
@@ -818,7 +817,6 @@ def _score_json(value: float | str) -> bytes:
 
 
 def _add_time(trial: TrialRow, t: float) -> None:
-    """Add the time in the current phase up to `t`."""
     seconds = t - trial.phase_start
     if trial.phase == QUEUED:
         trial.queue_time += seconds

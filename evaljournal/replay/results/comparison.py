@@ -166,7 +166,6 @@ class Comparison:
     compared: int
     """Common trials that are done in both."""
     not_done: int
-    """Common trials that are not done in at least one of the two."""
     unchanged: int
     """Compared trials with the same output and scores, or with the same error."""
     fixed: Sequence[TrialChange]

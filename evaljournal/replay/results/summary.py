@@ -246,7 +246,6 @@ class VariantSummary:
     usage: Mapping[str, float]
     models: Mapping[str, int]
     pairwise: Mapping[str, PairwiseSummary]
-    """Scorer of a pairwise judge → its verdicts on the outputs of this variant; empty if there are none."""
 
 
 @attrs.frozen

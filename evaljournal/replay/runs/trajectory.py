@@ -61,7 +61,6 @@ class StepDetails:
 
     @property
     def is_reused(self) -> bool:
-        """Whether the result of an earlier attempt was used."""
         return self.reused_from > 0
 
 

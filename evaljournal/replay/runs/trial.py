@@ -170,7 +170,6 @@ class TrialDetails:
     repeat: int = 1
     fingerprint: str = ""
     enqueued_at: str = ""
-    """Wall time."""
     ended_at: str = ""
     """Wall time; empty until it is completed or has failed."""
     seq: int = 0
@@ -354,7 +353,6 @@ def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> Attem
 def _add_steps(
     index: Index, trial: TrialRow, rows: Sequence[AttemptRow], attempts: Sequence[AttemptDetails], load: Load
 ) -> None:
-    """Add its steps to each attempt, with their complete inputs."""
     steps: dict[int, list[Any]] = {}
     for step in index.rows(_STEPS, trial.id):
         steps.setdefault(step[3], []).append(step)

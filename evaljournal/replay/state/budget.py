@@ -87,7 +87,6 @@ class _VariantUsage:
         return None if estimate is None else max(estimate, self.largest.get(unit, 0.0))
 
     def unused_reserves(self, unit: str) -> float:
-        """Return what the open attempts may still use."""
         reserve = self.reserve(unit, self.estimate.get(unit))
         return 0.0 if reserve is None else self.open_attempts * reserve - self.open_usage.get(unit, 0.0)
 

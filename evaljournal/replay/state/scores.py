@@ -47,7 +47,6 @@ class Scores(dict[str, Tally]):
         self.by_variant[variant] = scores
 
     def _position(self, scorer: str) -> int:
-        """Return the position of a scorer in the definition; the end if it is not there."""
         return self._positions.get(scorer.partition(".")[0], len(self._positions))
 
     def _sort(self) -> None:

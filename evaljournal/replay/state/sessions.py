@@ -84,7 +84,6 @@ class Sessions(list[SessionState]):
         super().__init__()
         self.task_versions = task_versions
         self.errors = SessionErrors()
-        """Those of the current session."""
         self.started: events.RunStarted | None = None
         """The definition of the run, with adopted changes applied."""
         self.merged = MergedShards()
@@ -119,7 +118,6 @@ class Sessions(list[SessionState]):
         return round(covered_seconds([*self._periods, self._current_period(t)]), 6)
 
     def _current_period(self, t: float) -> tuple[float, float]:
-        """Return the start and the end of the current session, whose last record is at `t`."""
         return self._start, self._start + (t if self._end_t is None else self._end_t)
 
     @property
@@ -213,7 +211,6 @@ class SessionTime:
     """Wall-clock seconds between zero of the axis and zero of the session's `t`. Zero of the axis is that of the first session,
     or the start of a merged run; only sessions of different shards of it overlap."""
     is_independent: bool = False
-    """Whether it continues no earlier session: the first of a run and, in a merged run, of each shard."""
     shard: str = ""
 
 

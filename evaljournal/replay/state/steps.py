@@ -391,7 +391,6 @@ class RunSteps:
 
     @property
     def executed(self) -> int:
-        """Steps that were completed or failed."""
         return self.completed + self.failed
 
     def __bool__(self) -> bool:

@@ -129,7 +129,6 @@ class Tally:
 
     @property
     def versions(self) -> int:
-        """Number of versions of the scorer among the values."""
         return len(self._older_versions) + (self.scored > self.from_older_version)
 
     @property

@@ -73,7 +73,6 @@ class Totals:
 
     @property
     def total(self) -> int:
-        """Trials that were enqueued and not withdrawn."""
         return sum(self.stages.values()) - self.stages["withdrawn"]
 
     @property
@@ -83,7 +82,6 @@ class Totals:
 
     @property
     def done(self) -> int:
-        """Trials that were completed or failed."""
         return self.stages["completed"] + self.stages["failed"]
 
     @property

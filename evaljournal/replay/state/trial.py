@@ -147,9 +147,7 @@ class RunningAttempt:
 @attrs.frozen
 class OpenCall:
     key: str | None
-    """Its rate-limit key; None if it uses a line of a batch."""
     start: float
-    """When it started, in seconds since the start of the session."""
 
 
 class SharedScores(dict[tuple[Any, ...], tuple[Any, ...]]):
@@ -309,12 +307,10 @@ class TrialState:
 
     @property
     def error(self) -> str:
-        """Type and message of the last failure, shortened."""
         return "" if self.retry_history is None else self.retry_history.error
 
     @property
     def reason(self) -> str:
-        """Why the trial last failed."""
         return "" if self.retry_history is None else self.retry_history.reason
 
     @property

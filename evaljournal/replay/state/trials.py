@@ -118,7 +118,6 @@ class RunTrials(dict[str, TrialState]):
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
 
     def note_answer(self, event: events.Noted) -> None:
-        """Keep what the attempt in flight notes about its answer."""
         trial = self.get(event.trial)
         if trial is None or not event.attempt or trial.attempts != event.attempt or trial.stage != "running":
             return
