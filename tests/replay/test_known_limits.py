@@ -115,6 +115,14 @@ def test_the_end_of_a_day_limit(times: list[float], end: float) -> None:
     assert (1_794_700_800.0 + end + 86_400.0 if end else 0.0) == state.policy.known_limits.day_limit_end()
 
 
+def test_a_foreign_limit_of_less_than_one_call_per_day() -> None:
+    """It is used up by one call, as a limit of one."""
+    limit = evolve_fact(RPD, size=0.5)
+    state = fold(records(("00:00:00", [(0.0, RPM), (0.0, limit), *calls([5.0])])))
+
+    assert 1_794_700_805.0 + 86_400.0 == state.policy.known_limits.day_limit_end()
+
+
 @pytest.mark.parametrize(
     ("task", "limit", "errors", "has_hint"),
     [

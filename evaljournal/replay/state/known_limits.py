@@ -164,7 +164,7 @@ class RecordedLimits:
             if limit.source == "declared" and limit.window == DAY and (calls := self._needs.get(limit.key)):
                 last, wall, _ = calls[-1]
                 needs = self._needs_at(limit.key, last, wall)
-                excess = len(needs) - int(limit.size)
+                excess = len(needs) - max(1, int(limit.size))  # That of a foreign journal may be below 1.
                 ends += [last - needs[excess][0] + DAY] if excess >= 0 else []
         return max(ends)
 
