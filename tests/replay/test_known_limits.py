@@ -25,6 +25,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.index import Index
@@ -480,3 +481,15 @@ def test_slots_of_a_limit_that_is_not_believed() -> None:
         use.end(second + 0.5)
 
     assert use.better_slots(2, 10.0) is None
+
+
+def test_slots_of_an_enormous_limit() -> None:
+    """The slots that a foreign limit needs are an integer that JSON can hold."""
+    use = SlotUse(begin=0.0)
+    for second in range(10):
+        use.start(float(second), 60.0 / 1e308)
+        use.end(second + 0.5)
+    better_slots = use.better_slots(2, 10.0)
+
+    assert better_slots is not None
+    assert MAX_INTEGER <= better_slots < 2 * MAX_INTEGER

@@ -21,7 +21,7 @@ def is_amount(value: object) -> TypeGuard[float]:
 
 
 def as_integer(amount: float) -> int:
-    """Return a number of tokens as an integer that JSON can hold; in a foreign journal it may be any number."""
+    """Return an amount, such as tokens, as an integer that JSON can hold; in a foreign journal it may be any number."""
     return int(max(-MAX_INTEGER, min(amount, MAX_INTEGER)))
 
 
