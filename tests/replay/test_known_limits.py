@@ -38,6 +38,7 @@ from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.runs.waits import Wait, WaitLog
 from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.slot_use import SlotUse
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from tests.journal.samples import session, started
@@ -95,6 +96,16 @@ def test_recent_needs() -> None:
         (29.0, {"requests": 1.0, "tokens": 100.0}),
     ] == state.policy.known_limits.recent_needs("", 10.0)
     assert [] == state.policy.known_limits.recent_needs("other", 10.0)
+
+
+def test_a_foreign_need_of_too_many_requests() -> None:
+    """A call that says that it was many takes only so much memory."""
+    limits = RecordedLimits()
+    limits.begin_session("2026-11-15T00:00:00Z", 0.0)
+    limits.add("", {"requests": 1e15}, 1.0)
+    limits.add("", {"requests": 1.0}, 100.0)
+
+    assert 100_001 == len(limits.recent_needs("", 101.0))
 
 
 def test_uses() -> None:

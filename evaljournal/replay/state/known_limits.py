@@ -20,6 +20,8 @@ from evaljournal.replay.state.usage import is_amount
 MINUTE, DAY = 60.0, 86_400.0
 _MAX_MINUTES: Final = 3_000
 """Minutes with calls that are kept: those of a day, and those before a session whose clock was ahead."""
+_MAX_CALLS: Final = 100_000
+"""Calls of a minute that are counted separately; a foreign journal may have any number."""
 
 KNOWN_LIMIT: Final = "known_limit"
 """Reason of a concurrency limit that follows from a known rate limit; it may be higher than the slots of the settings."""
@@ -153,7 +155,7 @@ class RecordedLimits:
         for time, wall, total in self._minutes.get(key, ()):
             seconds_ago = min(now - time, wall_now - wall) - MINUTE
             if seconds_ago < DAY:
-                needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * round(total.get("requests", 0.0))
+                needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * min(round(total.get("requests", 0.0)), _MAX_CALLS)
         needs += [(max(min(now - time, wall_now - wall), 0.0), need) for time, wall, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])
 
