@@ -124,6 +124,7 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     """
     for name, side in (("the baseline", baseline), ("the run", run)):
         _check_uniform(name, side)
+
     comparison = compare(baseline, run)
     if rules.scores is None:
         for name in comparison.scorers_only_a:
@@ -132,9 +133,11 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
                 raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
     if not comparison.completion.mean_a and not comparison.completion.mean_b:
         raise NotComparable("neither of the runs has an output")
+
     checks = [*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules)]
     if rules.no_broken:
         checks.append(_check_bound(BROKEN, "at_most", 0.0, None, float(len(comparison.broken))))
+
     has_mixed_models = bool(comparison.answers_a.mixed_models or comparison.answers_b.mixed_models)
     is_doubtful = has_mixed_models and not rules.allow_mixed_models
     verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * is_doubtful
@@ -154,6 +157,7 @@ def _check_uniform(name: str, side: Side) -> None:
         raise NotComparable(
             f"{name} has {state.sessions.task_versions.older_outputs:,} outputs of an older version of the task"
         )
+
     for scorer, tally in side.totals.scores.items():
         if tally.versions > 1:
             raise NotComparable(
@@ -169,10 +173,12 @@ def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterat
     tested = {name: scores[name] for name, rule in score_rules.items() if rule.max_drop is not None and name in scores}
     p_values = {name: difference.p_worse for name, difference in tested.items() if difference.p_worse is not None}
     adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+
     max_drop = score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP)).max_drop
     completed = None
     if max_drop is not None and comparison.completion.n:
         completed = check_drop(COMPLETED, comparison.completion, max_drop)
+
     for name, rule in score_rules.items():
         difference = comparison.completion if name == COMPLETED else scores.get(name)
         if difference is not None and not difference.n and completed is not None and completed.verdict != "passed":

@@ -85,11 +85,13 @@ class Pairing:
         """Trials with the same case, variant and repeat, and different content."""
         self.only_a = [key for key in a if key not in b]
         self.only_b = [key for key in b if key not in a]
+
         self._a, self._b = a, b
         fingerprints = {key[:2]: a[key].fingerprint for key in self.common_keys}
         self._cases: dict[str, dict[str, _Pair]] = {}
         for case, variant in sorted(fingerprints):  # The order of records does not change a result.
             self._cases.setdefault(case, {})[variant] = ([], [])
+
         for side, trials in enumerate((a, b)):
             for (case, variant, _), trial in trials.items():
                 if fingerprints.get((case, variant)) == trial.fingerprint:

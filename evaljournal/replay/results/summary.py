@@ -429,6 +429,7 @@ def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, in
     if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scored_outputs = totals.stages["completed"] - totals.excluded.total()
         scorers -= {name for name, tally in totals.scores.items() if tally.scored == scored_outputs}
+
     counts: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
         is_counted = trial.stage == "completed" and not trial.is_excluded and (variant is None or trial.variant == variant)
@@ -592,9 +593,11 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummar
         label = groups.get(name, NO_GROUP)
         _add_trial(sums[label], trial, is_grouped_by_case=state.scores.is_grouped_by_case)
         times[label].extend(output_latencies([trial]))
+
     for group in sums.values():
         for scorer, tally in group.scores.items():
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
+
     return {
         label: GroupSummary(
             trials=_trials(group),

@@ -82,9 +82,11 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
     if baseline is None:
         means = {name: tally.mean for name, side in sides.items() if (tally := side.totals.scores.get(score or "")) is not None}
         baseline = max(sides, key=lambda name: -math.inf if (mean := means.get(name)) is None else mean)
+
     results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
     differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
+
     rows: list[Row] = []
     for name, side in sides.items():
         totals, cost, orders = side.totals, total(side.totals.usage, "cost"), order_scorers(side.state)
@@ -109,6 +111,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
             differences={scorer: differences[name, scorer] for scorer in results[name][1]} if name in results else {},
         )
         rows.append(row)
+
     comparisons = sum(difference.p_adjusted is not None for difference in differences.values())
     return ComparisonTable(baseline=baseline, score=score, comparisons=comparisons, rows=rows)
 

@@ -56,6 +56,7 @@ def _same_variants(state: RunState) -> Iterator[str]:
             outputs = plural(count, "long output")
             variants = f"{printable(one, 40)} and {printable(other, 40)}"
             lines.append(f"{variants} gave the same {outputs}: the endpoint may ignore {parameters}")
+
     yield from lines[:_MAX_NAMED]
     if len(lines) > _MAX_NAMED:
         yield f"{plural(len(lines) - _MAX_NAMED, 'more pair')} of variants gave the same outputs"

@@ -215,17 +215,21 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
         is_held, count = True, len(state.sessions.errors.repeated_errors[""].failed_trials)
         text = f"no output yet, the same error in {plural(count, 'trial')}: waiting for their outcome"
         yield Reason(reason="same_error", number=count, text=text)
+
     if ready_trials and state.budget is not None:
         blocks = {block_text(state, block): None for block in state.budget.blocks(state.budget.other_runs)}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
+
     if ready_trials or state.trials.backing_off or unread_trials:
         yield from _key_reasons(state, keys, now, is_waiting=ready_trials > 0 and not is_held, show_keys=len(keys) > 1)
+
     if ready_trials:
         return
     if state.trials.backing_off:  # None of them is ready.
         count, seconds_left = len(state.trials.backing_off), min(state.trials.backing_off.values()) - now
         text = f"{plural(count, 'trial')} in backoff, next in {duration(seconds_left)}"
         yield Reason(reason="backoff", number=count, seconds=seconds_left, text=text)
+
     if unread_trials:
         yield Reason(reason="cases", number=unread_trials, text=f"dataset: {plural(unread_trials, 'trial')} to come")
     elif unread_trials is None:
@@ -244,10 +248,12 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
         use = limit_use(state, key, now) if is_waiting else None
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and in_flight >= limit
+
         if slots is not None and in_flight >= slots:
             if is_waiting and (better_slots := _better_slots(state, key, slots, now)) is not None:
                 yield Reason(key=key, reason="slots", number=better_slots, text=f"{name}{busy_text(slots, better_slots)}")
             continue
+
         if pause is not None and pause.is_in_force(now):
             kind: IdleReason = (
                 "breaker" if pause.reason in BREAKER_REASONS else "retry_after" if pause.reason == "retry_after" else "pause"

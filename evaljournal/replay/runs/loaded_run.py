@@ -199,6 +199,7 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
     run = run or LoadedRun(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
+
     records = read(path, load_blobs=False)
     seq = 1
     try:
@@ -218,6 +219,7 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
         else:
             run.is_last = False
         return run
+
     run.unfinished = records.stop
     if at is not None and run.seq < at:
         raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")

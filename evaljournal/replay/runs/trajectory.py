@@ -106,6 +106,7 @@ class Trajectory:
         if attempt != self._attempt:
             self._attempt = attempt
             self._inputs.clear()
+
         if completed_seq is not None:
             if completed_seq not in self._completed_steps:
                 return None
@@ -119,6 +120,7 @@ class Trajectory:
             if not step.error:
                 self._completed_steps[step.seq] = attempt, step
                 self._use(step.seq, attempt, step, is_reusable=step.reusable)
+
         self._inputs[step.number] = step.input
         return step
 

@@ -257,6 +257,7 @@ def read_trial(
     index.create_indexes(TRIAL_INDEXES)
     scores, superseded_scores = _scores(index, trial)
     notes = [(number, note, load(index.value(value))) for number, note, value in index.rows(_NOTES, trial.id)]
+
     rows = index.attempts(trial)
     attempts = [read_attempt(index, name, row, load) for row in rows]
     requests = {row.id: load(index.value(row.request)) for row in rows if row.request is not None}
@@ -265,6 +266,7 @@ def read_trial(
         attempt.notes = [(note, value) for number, note, value in notes if number == row.attempt]
     if state.steps:
         _add_steps(index, trial, rows, attempts, load)
+
     times = times_of(trial, index.now)
     return TrialDetails(
         name,
@@ -321,12 +323,14 @@ def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> Attem
     """Return an attempt without its request, notes and steps."""
     end = row.end if row.outcome else index.now
     position = (trial, row.attempt, row.slot, row.session, row.start, end, row.outcome, row.seq, row.end_seq)
+
     category, error, message, traceback = "", "", "", ""
     if row.error is not None:
         category, error, message, traceback = index.row(_ERROR, row.error)
     elif row.reason:
         message = f"interrupted: {as_words(row.reason)}{f' ({row.detail})' if row.detail else ''}"
         category = error = "interrupted"
+
     return AttemptDetails(
         Span(*position, row.queue_time, row.backoff_time, row.batch, row.line),
         category=category,

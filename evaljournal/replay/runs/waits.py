@@ -66,6 +66,7 @@ class WaitLog:
         if is_session_start:
             self._ready_times = dict.fromkeys(self._ready_times, self._t)
             self._prepare()
+
         if getattr(event, "trial", None) != self._trial:
             return []
         match event:
@@ -136,6 +137,7 @@ class WaitLog:
             return "scorers", "too many outputs waiting for scorers"
         if name == _ATTEMPT and state.is_held(self._trial):
             return "same_error", "the first trials have the same error"
+
         limit, slots = state.policy.limits.get(key), state.slots_of(key)
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"

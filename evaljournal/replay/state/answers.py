@@ -63,12 +63,14 @@ class Answers:
         outcome, model, reason = value.get("outcome"), value.get("model"), value.get("finish_reason")
         outcome = outcome if outcome in _OUTCOMES else ""
         cause = _CAUSES.get(reason if isinstance(reason, str) else "", MAX_TOKENS) if outcome == "truncated" else ""
+
         model = model[:_MAX_NAME] if isinstance(model, str) else ""
         if model not in self._models:
             if len(self._models) > _MAX_MODELS:
                 model = OTHER_MODELS
             else:
                 self._models.add(model)
+
         answer = NotedAnswer(outcome, model, outcome in self._excluded_outcomes, cause)
         return self._answers.setdefault(answer, answer)
 

@@ -168,8 +168,10 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         are_known = old["parameters"] and new["parameters"]
         changed_parameters = list(_changed_values(old["parameters"], new["parameters"])) if are_known else []
         yield from changed_parameters or ["task"]
+
     if old["cases"] != new["cases"]:
         yield "cases"
+
     yield from (f"file {path}" for path in changed_files(old, new))
     yield from _changed_names("scorer", old["scorers"], new["scorers"])
     yield from _changed_names("variant", old["variants"], new["variants"])

@@ -79,6 +79,7 @@ class Scores(dict[str, Tally]):
             self.reasons[key] = event.reason[:_REASON_CHARS]
         elif old_score is not None:
             self.reasons.pop(key, None)
+
         for scores in self._scores_of(trial):
             tally = scores.tally(event.scorer)
             if old_score is not None:
@@ -86,6 +87,7 @@ class Scores(dict[str, Tally]):
             if event.version != tally.version:
                 tally.set_version(event.version)
             tally.add(event.value, 1, trial.case)
+
         if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
             for scores in self._scores_of(trial):

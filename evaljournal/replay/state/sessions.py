@@ -236,9 +236,11 @@ class SessionTimes:
             if isinstance(event, events.RunStarted):
                 self._shards, self._merged_start = MergedShards(event), (record.at, record.t)
             return None
+
         if kind is events.SessionStarted:
             self._begin_session(record)
             return record.t
+
         if not self.sessions:
             raise KeyError("a session")
         session = self.sessions[-1]

@@ -139,6 +139,7 @@ class TrialSteps:
             usage = inner_usage
         if event.parent:
             self.add_inner_usage(event.parent, usage)
+
         reused_seqs = self.reused_seqs.pop(event.step, ()) if self.reused_seqs else ()
         if event.reusable:
             seq, attempt, name, fingerprint = record.seq, event.attempt, event.name, event.fingerprint
@@ -147,6 +148,7 @@ class TrialSteps:
             self.steps[seq] = _new_step(RecordedStep, values)
         else:
             self.not_reusable += 1
+
         if reused_seqs:
             self.add_reused(event.parent, (record.seq,) if event.reusable else reused_seqs)
 

@@ -93,9 +93,11 @@ class Tally:
         n, total = self.by_case.get(case, (0, 0.0))
         if sign < 0:
             n, total = n - 1, total - value
+
         self.squares += sign * value * (2 * total + value)
         self.products += sign * (total + value * (n + 1))
         self.sizes += sign * (2 * n + 1)
+
         if sign > 0:
             n, total = n + 1, total + value
         if n:

@@ -44,11 +44,13 @@ class WorkerTotals:
         if session != self._session:  # Its times start at 0 again.
             self._session, self._fixed_until = session, 0.0
             self._periods.clear()
+
         start, end = max(t - (event.elapsed or 0.0), self._fixed_until), t
         while self._periods and self._periods[-1][1] >= start:
             old_start, old_end = self._periods.pop()
             self.busy -= old_end - old_start
             start, end = min(start, old_start), max(end, old_end)
+
         self._periods.append((start, end))
         self.busy += end - start
         if len(self._periods) > _MAX_PERIODS:
@@ -104,6 +106,7 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     }
     ends = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
+
     visible_workers = sorted(workers.items(), key=lambda item: not item[1].ends)[:_MAX_WORKERS]
     width = max(len(printable(name, 40)) for name, _ in visible_workers)
     for name, totals in visible_workers:
