@@ -12,7 +12,7 @@ from evaljournal.replay.results.comparison import Side, SideAnswers, common_scor
 from evaljournal.replay.results.pairing import PairedDifference, Pairing, decide
 from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.summary import Latency, ScoreSummary, score_of
-from evaljournal.replay.state.tally import Tally, main_scorer
+from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import as_integer, total
 
 
@@ -90,6 +90,8 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
     rows: list[Row] = []
     for name, side in sides.items():
         totals, cost, orders = side.totals, total(side.totals.usage, "cost"), order_scorers(side.state)
+        tally = totals.scores.get(score or "")
+        passes = tally.passed if tally is not None and tally.kind == "pass" else 0
         shown_tallies = {scorer: tally for scorer, tally in totals.scores.items() if scorer not in orders or tally.failed}
         row = Row(
             name=name,
@@ -104,8 +106,8 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
             tokens=total(totals.usage, "tokens"),
             cost=cost,
             unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
-            cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
-            cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
+            cost_per_trial=_cost_per(totals.done, cost),
+            cost_per_pass=_cost_per(passes, cost),
             is_pareto_optimal=_is_pareto_optimal(name, points),
             overlap=results[name][0] if name in results else None,
             differences={scorer: differences[name, scorer] for scorer in results[name][1]} if name in results else {},
@@ -131,10 +133,10 @@ def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[
 def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
     """Return the mean of a score and the cost per trial; None if one of them is unknown or incomplete."""
     totals = side.totals
-    tally, cost = totals.scores.get(score or ""), total(totals.usage, "cost")
-    if tally is None or tally.mean is None or cost is None or not totals.done or total(totals.usage, "unpriced_calls"):
+    tally, cost_per_trial = totals.scores.get(score or ""), _cost_per(totals.done, total(totals.usage, "cost"))
+    if tally is None or tally.mean is None or cost_per_trial is None or total(totals.usage, "unpriced_calls"):
         return None
-    return tally.mean, cost / totals.done
+    return tally.mean, cost_per_trial
 
 
 def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
@@ -145,7 +147,5 @@ def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | Non
     return not any(mean >= own_point[0] and cost <= own_point[1] for mean, cost in other_points)
 
 
-def _cost_per_pass(cost: float | None, tally: Tally | None) -> float | None:
-    if cost is None or tally is None or tally.kind != "pass" or not tally.passed:
-        return None
-    return cost / tally.passed
+def _cost_per(count: int, cost: float | None) -> float | None:
+    return cost / count if cost is not None and count else None
