@@ -322,7 +322,8 @@ class Summary:
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
     """Return the results of a run; with `groups` (trial → group, from `Grouping`), also the results of each group."""
-    run_started = state.started
+    run_started, attempts, errors = state.started, state.trials.attempts, state.sessions.errors
+    shards = [] if state.outcome == "finished" else state.sessions.merged.shards
     return Summary(
         evaluation=run_started.evaluation if run_started else None,
         task=run_started.task if run_started else None,
@@ -335,9 +336,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         crashes=crashes(state),
         outcome=state.outcome or None,
         planned_trials=state.sessions.planned,
-        missing_shards=[]
-        if state.outcome == "finished"
-        else [str(shard) for shard in missing_shards(state.sessions.merged.shards)],
+        missing_shards=[str(shard) for shard in missing_shards(shards)],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.sessions.task_versions.older_outputs,
         models=models_of(state.totals),
@@ -345,12 +344,12 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         trials=_trials(state.totals),
         attempts=AttemptCounts(
             started=state.totals.attempts,
-            succeeded=state.trials.attempts.outputs,
-            failed=sum(state.trials.attempts.errors.values()),
-            timed_out=state.trials.attempts.timeouts,
-            interrupted=state.trials.attempts.interrupted,
-            repeated_calls=state.trials.attempts.repeated_calls,
-            returned_late=state.trials.attempts.late_returns,
+            succeeded=attempts.outputs,
+            failed=sum(attempts.errors.values()),
+            timed_out=attempts.timeouts,
+            interrupted=attempts.interrupted,
+            repeated_calls=attempts.repeated_calls,
+            returned_late=attempts.late_returns,
         ),
         steps=steps_of(state),
         replayed=replayed_of(state),
@@ -361,15 +360,15 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             calls_in_backoff=len(state.scoring.delayed),
             calls_started=dict(state.scoring.started),
             calls_failed=dict(state.scoring.failed),
-            errors=dict(state.sessions.errors.scorer_errors),
+            errors=dict(errors.scorer_errors),
             limits=state.policy.scorer_limits,
             holds_attempts=state.holds_attempts,
         ),
-        retries=dict(state.trials.attempts.retries),
+        retries=dict(attempts.retries),
         paused_seconds=state.policy.paused_seconds(state.t),
-        errors=dict(state.trials.attempts.errors),
-        last_error=state.sessions.errors.last_error,
-        unauthorized_scorer=state.sessions.errors.stopping_scorer if state.outcome == "unauthorized" else None,
+        errors=dict(attempts.errors),
+        last_error=errors.last_error,
+        unauthorized_scorer=errors.stopping_scorer if state.outcome == "unauthorized" else None,
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_all_scores(state),
         unscored=unscored_counts(state),
