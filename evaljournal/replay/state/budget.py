@@ -198,7 +198,7 @@ class Budget:
         """Whether the reserves of all variants follow from recorded usage, not from estimates."""
         return bool(self._variants) and all(usage.reported_units.issuperset(self.limits) for usage in self._variants.values())
 
-    def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
+    def over_trial_limit(self, trial: str, usage: object) -> Amounts:
         """Return the units in which a trial exceeds the budget per trial, with the usage of its attempts.
 
         `usage` is that of the attempt in flight, if it is not recorded yet.
