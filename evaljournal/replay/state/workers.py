@@ -73,6 +73,8 @@ class RunWorkers(dict[str, WorkerTotals]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.last_end = ""
+        """Details of the last end of any of them."""
         self._sessions = 0
 
     def count(self, event: events.AttemptEnd, t: float) -> None:
@@ -80,7 +82,9 @@ class RunWorkers(dict[str, WorkerTotals]):
 
     def note_end(self, event: events.Noted) -> None:
         if isinstance(event.value, dict):
-            self._of(str(event.value.get("worker", ""))).count_end(event.value)
+            totals = self._of(str(event.value.get("worker", "")))
+            totals.count_end(event.value)
+            self.last_end = totals.detail
 
     def _of(self, name: str) -> WorkerTotals:
         return self.get(name) or self.setdefault(name, WorkerTotals())
@@ -89,11 +93,10 @@ class RunWorkers(dict[str, WorkerTotals]):
         self._sessions += 1
 
 
-def ended_workers(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
+def ended_workers(workers: RunWorkers) -> Iterator[str]:
     """Yield how many workers ended before the run, if any did."""
-    ended_totals = [totals for totals in workers.values() if totals.ends]
-    if ended_totals:
-        yield f"{len(ended_totals):,} of {plural(len(workers), 'worker')} ended, last: {printable(ended_totals[-1].detail, 60)}"
+    if count := sum(bool(totals.ends) for totals in workers.values()):
+        yield f"{count:,} of {plural(len(workers), 'worker')} ended, last: {printable(workers.last_end, 60)}"
 
 
 def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
