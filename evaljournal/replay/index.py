@@ -56,8 +56,6 @@ _CACHE_KIB: Final = 32 << 10
 
 @attrs.define(eq=False)
 class AttemptRow:
-    """One attempt."""
-
     id: int
     """From 0, in the order of their starts."""
     trial: int
@@ -115,8 +113,6 @@ class AttemptRow:
 
 @attrs.define(eq=False)
 class TrialRow:
-    """One trial."""
-
     id: int
     """From 0, in the order of enqueueing."""
     name: str
@@ -268,7 +264,6 @@ class Index:
 
     @property
     def sessions(self) -> list[SessionTime]:
-        """All sessions so far."""
         return self.axis.sessions
 
     @property
@@ -299,12 +294,10 @@ class Index:
         return chain.from_iterable(batch[max(0, len(batch) - (end - start)) :] for end, batch in batches)
 
     def rows(self, query: str, *parameters: Any) -> Iterator[Any]:
-        """Return the rows of a query."""
         self.flush()
         return self._database.execute(query, parameters)
 
     def row(self, query: str, *parameters: Any) -> Any:
-        """Return the first row of a query; None if there is none."""
         return next(self.rows(query, *parameters), None)
 
     def flush(self) -> None:
@@ -314,6 +307,7 @@ class Index:
         for trial in self._changed_trials.values():
             if trial.stage in END_STAGES:
                 self._trials.pop(trial.name, None)
+
         self._insert("trials", map(_TRIAL, self._changed_trials.values()))
         self._insert("attempts", map(_ATTEMPT, self._changed_attempts.values()))
         self._changed_trials.clear()
@@ -322,11 +316,13 @@ class Index:
             if rows:
                 self._insert(table, rows)
                 rows.clear()
+
         for name, rows in self._logs.items():
             if rows:
                 self._log_sizes[name] += len(rows)
                 self._insert(name, [(self._log_sizes[name], *map(orjson.dumps, zip(*rows, strict=True)))])
                 rows.clear()
+
         self._flushed_seq, self._pending_bytes = self.seq, 0
 
     def _insert(self, table: str, rows: Iterable[Any]) -> None:
@@ -348,7 +344,6 @@ class Index:
         return t
 
     def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one case for each event
-        """Add the next record."""
         if not self.seq % _BATCH_RECORDS or self._pending_bytes > _BATCH_BYTES:
             self.flush()
         event, seq, t = record.event, record.seq, self._advance(record)
@@ -446,10 +441,12 @@ class Index:
             if trial.attempt >= 0:
                 trial.last_attempt = self.attempt(trial.attempt)
             execute = self._database.execute
+
             scores = execute("SELECT * FROM scores WHERE trial = ? AND end_seq = 0 AND value IS NOT NULL", (trial.id,))
             trial.scores = {row[2]: list(row) for row in scores}
             calls = execute("SELECT * FROM calls WHERE trial = ? AND outcome = ''", (trial.id,))
             trial.calls = {row[2]: list(row) for row in calls}
+
         trial.seq = seq
         self.last_trial = self._changed_trials[trial.id] = trial
         return trial
@@ -481,7 +478,6 @@ class Index:
         self._move(trial, new_phase if phase is None else phase, t, seq)
 
     def _move(self, trial: TrialRow, phase: int, t: float, seq: int) -> None:
-        """Move a trial to another phase, and add up the time in its old phase."""
         old_phase, counts = trial.phase, self._counts
         if old_phase == phase:
             return
@@ -493,7 +489,6 @@ class Index:
             self._add_point(t, seq)
 
     def _add_point(self, t: float, seq: int) -> None:
-        """Add the current values of all series."""
         _, queued, backing_off, in_flight, _ = self._counts
         self._points.append((t, seq, in_flight, queued, backing_off, self._paused, self._limit, self._pace))
         self.point_count += 1
@@ -503,6 +498,7 @@ class Index:
         trial = self._changed_trial(event.trial, seq)
         # An attempt that uses a line of a batch is never in flight: its trial was in the queue until then.
         self._set_stage(trial, event, t, seq, QUEUED if event.batch else None)
+
         previous, attempt_id, request = trial.last_attempt, self.attempt_count, self._json(event.request)
         earlier_request_id = -1 if previous is None else previous.request_id
         trial.last_attempt = self._changed_attempts[attempt_id] = AttemptRow(
@@ -526,6 +522,7 @@ class Index:
             batch=event.batch,
             line=event.line,
         )
+
         self._add_need(event, t, seq)
         trial.earlier_queue_time, trial.earlier_backoff_time = trial.queue_time, trial.backoff_time
         trial.attempt = attempt_id
@@ -539,10 +536,12 @@ class Index:
         has_ended = attempt is None or attempt.outcome != ""  # It ended with its process, and this is the record of its end.
         if attempt is None or (has_ended and not (is_interrupted and attempt.outcome == "interrupted")):
             raise KeyError(f"an attempt at {event.trial}")
+
         self._changed_attempt(attempt, seq)
         attempt.end_seq, attempt.ended_at, attempt.elapsed, attempt.worker = seq, record.at, event.elapsed, event.worker
         if not has_ended:
             attempt.end = t
+
         match event:
             case events.AttemptSucceeded():
                 attempt.outcome, attempt.output, trial.output = "succeeded", self._json(event.output), attempt.id
@@ -555,6 +554,7 @@ class Index:
                 attempt.error = self._error_id(seq, "timed_out", "timeout", f"timed out after {event.timeout:g} s", "")
             case events.AttemptInterrupted():
                 attempt.outcome, attempt.reason, attempt.detail = "interrupted", event.reason, event.detail
+
         if not isinstance(event, events.AttemptInterrupted) and event.usage is not None:
             attempt.usage = self._json(event.usage)
             self._add_usage_names(event.usage)
@@ -597,6 +597,7 @@ class Index:
         attempt = self._attempt(trial, event.attempt)
         if attempt is None:
             return
+
         row: tuple[Any, ...] = (record.seq, trial.id, attempt.id, record.t, record.at, event.step, event.parent)
         if isinstance(event, events.StepReused):
             row += (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "", None, 0.0)
@@ -610,6 +611,7 @@ class Index:
                 row += (False, self._step_value(event.input), None, None, event.error, event.message)
             row += (self._json(event.need), event.waited)
             self._add_need(event, record.t - event.elapsed, record.seq)
+
         self._pending["steps"].append(row)
 
     def _add_need(
@@ -633,6 +635,7 @@ class Index:
             result: tuple[Any, ...] = (_score_json(event.value), event.reason, "", "", "")
         else:
             result = (None, "", event.error, event.message, event.traceback)
+
         row = [seq, trial.id, event.scorer, event.version, record.t, event.elapsed, *result, 0]
         if isinstance(event, events.TrialScored):
             old_row = trial.scores.get(event.scorer)
@@ -640,6 +643,7 @@ class Index:
                 old_row[-1] = seq
                 self._rewrite("scores", old_row)
             trial.scores[event.scorer] = row
+
         self._pending["scores"].append(row)
 
     def _rewrite(self, table: str, row: list[Any]) -> None:
@@ -694,6 +698,7 @@ class Index:
         open_trials = [trial for name, trial in self._trials.items() if trial.stage not in END_STAGES and name not in suspended]
         if session.number > 1:
             self._carry_over(open_trials, self.sessions[-2].end, t, seq)
+
         if session.is_independent:
             for trial in open_trials:
                 suspended[trial.name], trial.phase = trial.phase, IDLE
@@ -707,11 +712,13 @@ class Index:
                     if trial.phase == BACKING_OFF:
                         heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))
                 suspended.clear()
+
         for row in self._pause_rows.values():
             row[-1] = seq
             self._rewrite("policy", row)
         for per_session in (self._limits, self._paces, self._pauses, self._pause_rows):
             per_session.clear()
+
         self._counts = [0] * 5
         for trial in open_trials:
             self._counts[trial.phase] += 1
@@ -777,6 +784,7 @@ class Index:
         if (row := self._pause_rows.pop(key, None)) is not None:
             row[-1] = seq
             self._rewrite("policy", row)
+
         if isinstance(event, events.IntakeResumed):
             self._pauses.pop(key, None)
         else:
@@ -786,6 +794,7 @@ class Index:
             is_open = event.reason in BREAKER_REASONS
             if (is_open or event.until > t) and not key.startswith(events.SCORER_PREFIX):
                 self._pauses[key] = math.inf if is_open else event.until
+
         self._count_paused(t, seq)
 
     # Values.
@@ -827,7 +836,6 @@ def _score_json(value: float | str) -> bytes:
 
 
 def _add_time(trial: TrialRow, t: float) -> None:
-    """Add the time in the current phase up to `t`."""
     seconds = t - trial.phase_start
     if trial.phase == QUEUED:
         trial.queue_time += seconds

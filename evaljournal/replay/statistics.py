@@ -34,7 +34,6 @@ _MAX_SIGNS: Final = 13
 _DRAWS: Final = 9_999
 """Combinations of more signs that are drawn: with the observed one 10,000, so that the smallest p-value is 0.0001."""
 _RESAMPLES: Final = 1_999
-"""Resamples of `bootstrap`."""
 KeyT = TypeVar("KeyT")
 
 
@@ -106,6 +105,7 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, float]:
     largest = max(map(abs, sums), default=0.0)
     sizes = [value / largest for value in sums if value]
     observed, rounding = math.fsum(sizes), ROUNDING * math.fsum(map(abs, sizes))
+
     if len(sizes) <= _MAX_SIGNS:
         totals = _signed_sums(sizes)
     else:
@@ -115,6 +115,7 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, float]:
             signs = shake_256(start.to_bytes(2)).digest(_DRAWS)
             totals = list(map(operator.add, totals, map(sums_by_byte.__getitem__, signs)))
         totals.append(observed)
+
     far, low = abs(observed) - rounding, observed + rounding
     return sum(abs(total) >= far for total in totals) / len(totals), sum(total <= low for total in totals) / len(totals)
 

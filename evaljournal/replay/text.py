@@ -70,7 +70,6 @@ def as_lines(value: Any, width: int) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else as_text(value)
 
 
@@ -96,13 +95,15 @@ def escape_controls(text: str) -> str:
     )
 
 
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else "".join(char if char.isprintable() else escape_char(char) for char in text)
+
+
 def printable(value: Any, width: int = _WIDTH) -> str:
     """Return a value in at most `width` characters, with control characters escaped."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = as_text(value)[: width + 1]
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else escape_char(char) for char in text)
+    text = _escaped(as_text(value)[: width + 1])
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
@@ -135,7 +136,7 @@ def shorten(text: str, width: int) -> str:
     """Return text in at most `width` columns, at least one, with control characters escaped; a long one lacks its middle."""
     width = max(1, width)
     ends = text if len(text) <= 2 * width else f"{text[:width]}…{text[-width:]}"
-    escaped_text = ends if ends.isprintable() else "".join(c if c.isprintable() else escape_char(c) for c in ends)
+    escaped_text = _escaped(ends)
     if cell_width(escaped_text) <= width:
         return escaped_text
     tail = width // 3

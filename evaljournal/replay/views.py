@@ -53,7 +53,6 @@ def _open(run: Run) -> LoadedRun:
 
 
 def _side(run: Run | Side) -> Side:
-    """Return a run as a side of a comparison."""
     if isinstance(run, Side):
         return run
     variant: str | None = None

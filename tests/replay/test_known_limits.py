@@ -25,6 +25,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.index import Index
@@ -37,6 +38,7 @@ from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.runs.waits import Wait, WaitLog
 from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.slot_use import SlotUse
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from tests.journal.samples import session, started
@@ -96,6 +98,16 @@ def test_recent_needs() -> None:
     assert [] == state.policy.known_limits.recent_needs("other", 10.0)
 
 
+def test_a_foreign_need_of_too_many_requests() -> None:
+    """A call that says that it was many takes only so much memory."""
+    limits = RecordedLimits()
+    limits.begin_session("2026-11-15T00:00:00Z", 0.0)
+    limits.add("", {"requests": 1e15}, 1.0)
+    limits.add("", {"requests": 1.0}, 100.0)
+
+    assert 100_001 == len(limits.recent_needs("", 101.0))
+
+
 def test_uses() -> None:
     """The state has the use of each limit that is believed, and when the next call fits."""
     advertised = evolve_fact(TOKENS, is_believed=False)
@@ -113,6 +125,14 @@ def test_the_end_of_a_day_limit(times: list[float], end: float) -> None:
     state = fold(records(("00:00:00", [(0.0, RPM), (0.0, RPD), *calls(times)])))
 
     assert (1_794_700_800.0 + end + 86_400.0 if end else 0.0) == state.policy.known_limits.day_limit_end()
+
+
+def test_a_foreign_limit_of_less_than_one_call_per_day() -> None:
+    """It is used up by one call, as a limit of one."""
+    limit = evolve_fact(RPD, size=0.5)
+    state = fold(records(("00:00:00", [(0.0, RPM), (0.0, limit), *calls([5.0])])))
+
+    assert 1_794_700_805.0 + 86_400.0 == state.policy.known_limits.day_limit_end()
 
 
 @pytest.mark.parametrize(
@@ -472,3 +492,15 @@ def test_slots_of_a_limit_that_is_not_believed() -> None:
         use.end(second + 0.5)
 
     assert use.better_slots(2, 10.0) is None
+
+
+def test_slots_of_an_enormous_limit() -> None:
+    """The slots that a foreign limit needs are an integer that JSON can hold."""
+    use = SlotUse(begin=0.0)
+    for second in range(10):
+        use.start(float(second), 60.0 / 1e308)
+        use.end(second + 0.5)
+    better_slots = use.better_slots(2, 10.0)
+
+    assert better_slots is not None
+    assert MAX_INTEGER <= better_slots < 2 * MAX_INTEGER

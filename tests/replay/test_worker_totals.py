@@ -2,8 +2,8 @@
 
 import pytest
 
-from evaljournal.journal.events import AttemptSucceeded
-from evaljournal.replay.state.workers import WorkerTotals, worker_lines
+from evaljournal.journal.events import AttemptSucceeded, Noted
+from evaljournal.replay.state.workers import WORKER_ENDED, RunWorkers, WorkerTotals, ended_workers, worker_lines
 
 
 def counted(*attempts: tuple[int, float, float]) -> WorkerTotals:
@@ -49,3 +49,15 @@ def test_ends() -> None:
     lines = list(worker_lines({"v": counted(), "w": totals}))
     assert "2 workers, 2 died, 1 lost:" == lines[0]
     assert r"  w  1 attempt, busy for 1 s · worker died 2 times, worker lost: something else \x1b" == lines[1]
+
+
+def test_the_last_end() -> None:
+    """The worker that ended last is shown, whichever was counted first."""
+    workers = RunWorkers()
+    for name in ("v", "w"):
+        workers.count(AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1.0, worker=name), 1.0)
+    for name, detail in (("w", "signal 9"), ("v", "signal 11")):
+        value = {"worker": name, "reason": "worker_died", "detail": detail}
+        workers.note_end(Noted(trial="", attempt=0, name=WORKER_ENDED, value=value))
+
+    assert ["2 of 2 workers ended, last: signal 11"] == list(ended_workers(workers))

@@ -53,7 +53,6 @@ def spent_text(state: RunState) -> str:
 
 
 def block_text(state: RunState, block: Block) -> str:
-    """Return why the budget allows no attempt."""
     unit = block.unit
     if block.reason == "unknown":
         return f"at most {MAX_UNKNOWN} attempts in flight until one has reported its {unit}"
@@ -75,7 +74,7 @@ def reserved_text(state: RunState) -> str:
     return f"{text} used or reserved" if text else ""
 
 
-def over_budget_text(budget: Budget, trial: str, usage: object = None) -> str:
+def over_budget_text(budget: Budget, trial: str, usage: object) -> str:
     """Return how a trial exceeds the budget per trial; `usage` is that of its attempt in flight, if not recorded yet."""
     amounts = budget.over_trial_limit(trial, usage)
     parts = (_share(unit, amount, budget.trial_limits[unit]) for unit, amount in amounts.items())

@@ -58,7 +58,6 @@ class Side:
 
     @property
     def totals(self) -> Totals:
-        """Sums over its trials: stages, scores, usage."""
         return self.state.totals if self.variant is None else self.state.variants[self.variant]
 
     def has_scorer(self, scorer: str) -> bool:
@@ -78,7 +77,6 @@ class Side:
 
     @property
     def answers(self) -> "SideAnswers":
-        """How its answers ended, and which models gave them."""
         totals, variants = self.totals, self.state.variants
         names = [*variants] if self.variant is None else [self.variant]
         models = {name: models_of(variants[name]) for name in names} if variants else {"": models_of(totals)}
@@ -89,7 +87,6 @@ class Side:
 
     @property
     def latency(self) -> Latency:
-        """Latency quantiles of its outputs, in seconds."""
         if self.variant is None:
             return latency(latencies(self.state))
         return latency(output_latencies(self.trials.values()))
@@ -139,8 +136,6 @@ def add_digest(digests: dict[str, bytes], record: Record) -> None:
 
 @attrs.frozen
 class TrialChange:
-    """The differences in one trial."""
-
     trial: str
     """Its id in B."""
     stage_a: str
@@ -171,7 +166,6 @@ class Comparison:
     compared: int
     """Common trials that are done in both."""
     not_done: int
-    """Common trials that are not done in at least one of the two."""
     unchanged: int
     """Compared trials with the same output and scores, or with the same error."""
     fixed: Sequence[TrialChange]
@@ -215,6 +209,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     pairing = Pairing(states_a, states_b)
     if not pairing.common_keys:
         raise _nothing_in_common(a, b, pairing)
+
     done_keys = [
         key for key in pairing.common_keys if states_a[key].stage in DONE_STAGES and states_b[key].stage in DONE_STAGES
     ]
@@ -225,6 +220,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         kind, change = _classify(ids_b[key], states_a[key], states_b[key], scorers, output_changed=output_changed)
         if kind != "unchanged":
             changes[kind].append(change)
+
     return Comparison(
         trials_a=len(states_a),
         trials_b=len(states_b),
@@ -302,6 +298,7 @@ def _classify(
     changed_scores = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
     has_outputs = a.output_location is not None and b.output_location is not None
     change = TrialChange(trial_id, a.stage, b.stage, changed_scores, output_changed and has_outputs)
+
     stages, pairs = (a.stage, b.stage), changed_scores.values()
     lost_scores = (name for name, (value_a, _) in changed_scores.items() if value_a is True)
     if (
@@ -310,10 +307,12 @@ def _classify(
         or any(name.partition(".")[0] in b.unscored for name in lost_scores)
     ):
         return "broken", change
+
     if any(value_a is False and value_b is True for value_a, value_b in pairs):
         return "fixed", change
     if stages == ("failed", "completed"):
         return "changed" if any(value_b is False for _, value_b in pairs) else "fixed", change
+
     is_same = not (changed_scores or change.output_changed) and (a.stage == "completed" or _error(a) == _error(b))
     return "unchanged" if is_same else "changed", change
 

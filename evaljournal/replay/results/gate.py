@@ -42,8 +42,6 @@ BROKEN: Final = "broken"
 
 @attrs.frozen
 class ScoreRule:
-    """Requirements for a score."""
-
     max_drop: float | None = None
     """Tolerated drop against the baseline."""
     at_least: float | None = None
@@ -62,14 +60,11 @@ class Limit:
 
 @attrs.frozen
 class GateRules:
-    """The rules of a gate."""
-
     scores: Mapping[str, ScoreRule] | None = None
     """Scorer → its rule; None: every score of both runs may drop by `MAX_DROP`."""
     limits: Mapping[str, Limit] = attrs.field(factory=dict[str, Limit])
     """`cost`, `tokens` or `p95` → its limit."""
     no_broken: bool = False
-    """Whether no trial may be broken."""
     allow_mixed_models: bool = False
     """Whether a variant may have been served by several models; otherwise there is too little evidence."""
 
@@ -103,15 +98,12 @@ class Check:
 
 @attrs.frozen
 class GateReport:
-    """The verdict on a run."""
-
     verdict: Verdict
     checks: tuple[Check, ...]
     comparison: Comparison
     has_mixed_models: bool
     """Whether a variant of one of the runs was served by several models."""
     allows_mixed_models: bool
-    """Whether the rules allow that; otherwise there is too little evidence."""
 
 
 UnchangedValues = Mapping[str, Iterable[Sequence[float]]]
@@ -132,6 +124,7 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     """
     for name, side in (("the baseline", baseline), ("the run", run)):
         _check_uniform(name, side)
+
     comparison = compare(baseline, run)
     if rules.scores is None:
         for name in comparison.scorers_only_a:
@@ -140,9 +133,11 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
                 raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
     if not comparison.completion.mean_a and not comparison.completion.mean_b:
         raise NotComparable("neither of the runs has an output")
+
     checks = [*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules)]
     if rules.no_broken:
         checks.append(_check_bound(BROKEN, "at_most", 0.0, None, float(len(comparison.broken))))
+
     has_mixed_models = bool(comparison.answers_a.mixed_models or comparison.answers_b.mixed_models)
     is_doubtful = has_mixed_models and not rules.allow_mixed_models
     verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * is_doubtful
@@ -150,7 +145,6 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
 
 
 def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict of several checks."""
     order: tuple[Verdict, ...] = ("passed", "too_little_evidence", "regressed")
     return order[max(map(order.index, verdicts), default=0)]
 
@@ -163,6 +157,7 @@ def _check_uniform(name: str, side: Side) -> None:
         raise NotComparable(
             f"{name} has {state.sessions.task_versions.older_outputs:,} outputs of an older version of the task"
         )
+
     for scorer, tally in side.totals.scores.items():
         if tally.versions > 1:
             raise NotComparable(
@@ -178,10 +173,12 @@ def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterat
     tested = {name: scores[name] for name, rule in score_rules.items() if rule.max_drop is not None and name in scores}
     p_values = {name: difference.p_worse for name, difference in tested.items() if difference.p_worse is not None}
     adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+
     max_drop = score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP)).max_drop
     completed = None
     if max_drop is not None and comparison.completion.n:
         completed = check_drop(COMPLETED, comparison.completion, max_drop)
+
     for name, rule in score_rules.items():
         difference = comparison.completion if name == COMPLETED else scores.get(name)
         if difference is not None and not difference.n and completed is not None and completed.verdict != "passed":
@@ -204,23 +201,28 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float, p: floa
 
     `p` is its one-sided p-value, corrected for so many `comparisons`; by default that of the difference alone.
     """
-    n, drop = difference.n, -(difference.difference or 0.0)
+    n, drop, is_share = difference.n, -(difference.difference or 0.0), difference.kind == "pass"
     p = difference.p_worse if p is None else p
     assert p is not None  # There are cases with a value in both runs.
     alpha = _ALPHA / comparisons
     rounding = ROUNDING * max(1.0, abs(difference.mean_a or 0.0))
+
     verdict: Verdict = "passed"
+    more: int | None = None
     if drop > max_drop and not math.isclose(drop, max_drop, abs_tol=rounding):  # 1 - 294/300 is a little more than 0.02.
         if p < _ALPHA:
             verdict = "regressed"
         elif p < _MAX_DOUBT or n < min_cases(alpha):
             verdict = "too_little_evidence"
+            broken, fixed = difference.lower, difference.higher
+            more = more_cases(n, alpha, p=difference.p_worse or p, broken=broken, fixed=fixed, is_share=is_share)
+
     return Check(
         name=name,
         rule="max_drop",
         bound=max_drop,
         verdict=verdict,
-        kind="pass" if difference.kind == "pass" else "number",
+        kind="pass" if is_share else "number",
         baseline=difference.mean_a,
         value=difference.mean_b,
         n=n,
@@ -230,16 +232,7 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float, p: floa
         low=difference.low,
         high=difference.high,
         p=p,
-        more_cases=None
-        if verdict != "too_little_evidence"
-        else more_cases(
-            n,
-            alpha,
-            p=difference.p_worse or p,
-            broken=difference.lower,
-            fixed=difference.higher,
-            is_share=difference.kind == "pass",
-        ),
+        more_cases=more,
     )
 
 

@@ -85,22 +85,22 @@ class Pairing:
         """Trials with the same case, variant and repeat, and different content."""
         self.only_a = [key for key in a if key not in b]
         self.only_b = [key for key in b if key not in a]
+
         self._a, self._b = a, b
         fingerprints = {key[:2]: a[key].fingerprint for key in self.common_keys}
         self._cases: dict[str, dict[str, _Pair]] = {}
         for case, variant in sorted(fingerprints):  # The order of records does not change a result.
             self._cases.setdefault(case, {})[variant] = ([], [])
+
         for side, trials in enumerate((a, b)):
             for (case, variant, _), trial in trials.items():
                 if fingerprints.get((case, variant)) == trial.fingerprint:
                     self._cases[case][variant][side].append(trial)
 
     def scores(self, scorers: Iterable[str]) -> dict[str, PairedDifference]:
-        """Compare the values of some scorers."""
         return {scorer: self._compare_scorer(scorer, self._cases) for scorer in scorers}
 
     def group_scores(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
-        """Compare the scores of each group."""
         cases_by_group: dict[str, dict[str, Mapping[str, _Pair]]] = {}
         for key in sorted(self.common_keys):
             if key in groups:
@@ -111,7 +111,6 @@ class Pairing:
         }
 
     def latency(self) -> PairedDifference:
-        """Compare the latency per output."""
         return self._compare_measurements("number", attrgetter("latency"))
 
     def completion(self, scorers: Iterable[str]) -> PairedDifference:
@@ -173,7 +172,6 @@ class Pairing:
 
 
 def score(trial: TrialState, scorer: str) -> Value | None:
-    """Return a trial's value of a scorer; None if there is none."""
     version_and_value = trial.score(scorer)
     return None if version_and_value is None else version_and_value[1]
 
@@ -205,9 +203,11 @@ def compare_values(
 ) -> PairedDifference:
     """Compare the numbers of cases in A and in B; `cases` counts all cases. With `is_share`, the numbers are pass rates."""
     differences = [value_b - value_a for value_a, value_b in zip(a, b, strict=True)]
-    n, estimate = len(differences), None
-    if n:
-        estimate = paired_shares(differences) if is_share else paired_numbers(differences)
+    n = len(differences)
+    if not n:
+        return PairedDifference(kind=kind, n=0, missing=cases, changed=0, scorer_changed=scorer_changed)
+
+    estimate = paired_shares(differences) if is_share else paired_numbers(differences)
     return PairedDifference(
         kind=kind,
         n=n,
@@ -215,14 +215,14 @@ def compare_values(
         changed=sum(difference != 0 for difference in differences),
         higher=sum(difference > 0 for difference in differences),
         lower=sum(difference < 0 for difference in differences),
-        mean_a=sum(a) / n if n else None,
-        mean_b=sum(b) / n if n else None,
-        difference=estimate.mean if estimate else None,
-        standard_error=estimate.standard_error if estimate else None,
-        low=estimate.low if estimate else None,
-        high=estimate.high if estimate else None,
-        p=estimate.p if estimate else None,
-        p_worse=estimate.p_worse if estimate else None,
+        mean_a=sum(a) / n,
+        mean_b=sum(b) / n,
+        difference=estimate.mean,
+        standard_error=estimate.standard_error,
+        low=estimate.low,
+        high=estimate.high,
+        p=estimate.p,
+        p_worse=estimate.p_worse,
         scorer_changed=scorer_changed,
     )
 

@@ -74,6 +74,7 @@ def pairwise_summaries(state: RunState, variant: str | None = None) -> dict[str,
         verdicts = [(trial, value) for trial in trials if (value := _verdict(trial, scorer, note)) is not None]
         if not verdicts:
             continue
+
         counts = Counter(value for _, value in verdicts)
         orders = [tuple(_verdict(trial, order, note) for order in note["orders"]) for trial, _ in verdicts]
         against = note["against"]
@@ -92,6 +93,7 @@ def pairwise_summaries(state: RunState, variant: str | None = None) -> dict[str,
             flips_to_first=orders.count((WIN, LOSS)),
             difference=_difference(verdicts),
         )
+
     decided = decide({scorer: result.difference for scorer, result in results.items()})
     return {scorer: attrs.evolve(result, difference=decided[scorer]) for scorer, result in results.items()}
 
@@ -178,6 +180,7 @@ def rankings(states: Iterable[RunState]) -> list[Ranking]:
                     variant = trial.variant if against["variant"] is None else str(against["variant"])
                     counts = cases[trial.case].setdefault(((own_run, trial.variant), (other_run, variant)), [0.0, 0.0, 0.0])
                     counts[(WIN, LOSS, TIE).index(verdict)] += 1
+
     results: list[Ranking] = []
     for (model, _), cases in judges.items():
         for sides in _components({pair for counts in cases.values() for pair in counts}):
@@ -226,6 +229,7 @@ def _ranking(model: str, sides: Sequence[_Side], cases: Sequence[_Counts], paths
         name = variant if has_one_run else f"{paths[run]}@{variant}" if variant else paths[run]
         low, high = intervals[index] or (estimate[index], estimate[index])
         strengths.append(Strength(name, estimate[index], low, high, int(wins), int(losses), int(ties)))
+
     return Ranking(model, len(cases), len(sides), sorted(strengths, key=lambda strength: -strength.strength))
 
 
@@ -252,6 +256,7 @@ def _fit(sides: Sequence[_Side], counts: _Counts, start: Sequence[float] = ()) -
     ties = sum(comparison[4] for comparison in comparisons)
     strengths = [*(start or [0.0] * len(sides))]
     tie_strength = math.log(2 * ties / sum(sum(comparison[2:4]) + 1 for comparison in comparisons)) if ties else -math.inf
+
     for _ in range(_ITERATIONS):
         *changes, tie_change = _newton_step(comparisons, strengths, tie_strength)
         largest = max(map(abs, (*changes, tie_change)))
@@ -260,6 +265,7 @@ def _fit(sides: Sequence[_Side], counts: _Counts, start: Sequence[float] = ()) -
         tie_strength += scale * tie_change
         if largest < _PRECISION:
             break
+
     mean = math.fsum(strengths) / len(strengths)
     return [value - mean for value in strengths]
 
@@ -278,6 +284,7 @@ def _newton_step(
         tie /= total
         mean_a, mean_b = win / total + tie / 2, loss / total + tie / 2
         sides = [(a, mean_a, wins + (1 + ties) / 2), (b, mean_b, losses + (1 + ties) / 2)]
+
         for side, mean, score_sum in sides:
             if side < size - 1:
                 gradient[side] += score_sum - n * mean
@@ -285,11 +292,13 @@ def _newton_step(
                 covariance = n * tie * (0.5 - mean)
                 hessian[side][-1] += covariance
                 hessian[-1][side] += covariance
+
         if max(a, b) < size - 1:
             hessian[a][b] += n * (tie / 4 - mean_a * mean_b)
             hessian[b][a] = hessian[a][b]
         gradient[-1] += ties - n * tie
         hessian[-1][-1] += n * tie * (1 - tie)
+
     hessian[-1][-1] = hessian[-1][-1] or 1.0  # There are no ties.
     return _solve(hessian, gradient)
 

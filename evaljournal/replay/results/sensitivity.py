@@ -102,6 +102,7 @@ def _power(n: int, differing_share: float, drop: float, alpha: float) -> float:
         surplus = NormalDist().inv_cdf(1 - alpha) * math.sqrt(expected) + 1  # One more, because counts are integers.
         error = math.sqrt(n * max(differing_share - drop**2, 1e-12))
         return NormalDist().cdf((n * drop - surplus) / error)
+
     broken_share = (1 + drop / differing_share) / 2
     low = max(0, math.floor(expected - _MAX_DEVIATIONS * spread))
     high = min(n, math.ceil(expected + _MAX_DEVIATIONS * spread) + 1)

@@ -31,8 +31,6 @@ NO_GROUP: Final = "(none)"
 
 @attrs.frozen
 class TrialCounts:
-    """Numbers of trials by stage."""
-
     enqueued: int
     """All that were not withdrawn."""
     with_output: int
@@ -76,15 +74,11 @@ class PassK:
 
 @attrs.frozen
 class ScoreSummary:
-    """The values of one scorer."""
-
     kind: Literal["pass", "number", "label", "mixed", "nothing"]
     scored: int
-    """Trials with a value of this scorer."""
     failed: int
     """Outputs for which the scorer failed."""
     error: str
-    """The last error of the scorer."""
     numbers: int
     """Values in the mean; true is 1, false is 0."""
     passed: int | None
@@ -122,8 +116,6 @@ class Latency:
 
 @attrs.frozen
 class AttemptCounts:
-    """Numbers of attempts by how they ended."""
-
     started: int
     succeeded: int
     failed: int
@@ -138,8 +130,6 @@ class AttemptCounts:
 
 @attrs.frozen
 class StepCounts:
-    """Numbers of steps by how they ended."""
-
     completed: int
     """Executed, with a result."""
     failed: int
@@ -185,8 +175,6 @@ class ScoringCounts:
 
 @attrs.frozen
 class BudgetSummary:
-    """The budgets of a run and of a trial, and how much is used."""
-
     run: Mapping[str, BudgetUse]
     """By unit; empty if only trials have a budget."""
     more_trials: int | None
@@ -194,13 +182,10 @@ class BudgetSummary:
     per_trial: Mapping[str, float]
     """Unit → the budget of each trial; empty if trials have none."""
     trials_exceeded: int
-    """Trials that failed because they exceeded it."""
 
 
 @attrs.frozen(kw_only=True)
 class BatchSummary:
-    """One batch of requests."""
-
     batch: int
     """Its number, from 1."""
     scorer: str | None
@@ -226,7 +211,6 @@ class BatchSummary:
     missing: int
     """Lines without a result when it was collected."""
     unused: int
-    """Results that were not used."""
     prepared_at: str
     submitted_at: str | None
     expires: str | None
@@ -249,8 +233,6 @@ class Adoption:
 
 @attrs.frozen
 class GroupSummary:
-    """The results of one group of trials."""
-
     trials: TrialCounts
     scores: Mapping[str, ScoreSummary]
     latency: Latency
@@ -258,23 +240,16 @@ class GroupSummary:
 
 @attrs.frozen
 class VariantSummary:
-    """The results of one variant."""
-
     trials: TrialCounts
     attempts: int
     scores: Mapping[str, ScoreSummary]
     usage: Mapping[str, float]
-    """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""
     models: Mapping[str, int]
-    """Model that answered → number of current outputs, as far as attempts have noted it."""
     pairwise: Mapping[str, PairwiseSummary]
-    """Scorer of a pairwise judge → its verdicts on the outputs of this variant; empty if there are none."""
 
 
 @attrs.frozen
 class Summary:
-    """The results of a run up to some record."""
-
     evaluation: str | None
     task: str | None
     dataset: str | None
@@ -293,7 +268,6 @@ class Summary:
     missing_shards: Sequence[str]
     """Shards that an unfinished merged run does not have."""
     adopted: Sequence[Adoption]
-    """The sessions that adopted changes."""
     from_older_task: int
     """Current outputs from an older version of the task."""
     models: Mapping[str, int]
@@ -304,7 +278,6 @@ class Summary:
     trials: TrialCounts
     attempts: AttemptCounts
     steps: StepCounts | None
-    """None if the run has no steps."""
     replayed: ReplayedCounts | None
     """What was answered from recorded replies; None: nothing."""
     what_if: Mapping[str, Any] | None
@@ -320,7 +293,6 @@ class Summary:
     last_error: LastError | None
     """The last failure in the current session."""
     unauthorized_scorer: StoppingScorer | None
-    """The scorer whose unauthorized call has stopped the run."""
     failed_by_reason: Mapping[str, int]
     """Reason → failed trials."""
     scores: Mapping[str, ScoreSummary]
@@ -337,7 +309,6 @@ class Summary:
     usage_without_output: Mapping[str, float]
     """The part of `usage` that attempts without an output used."""
     budget: BudgetSummary | None
-    """None if the run has no budget."""
     batches: Sequence[BatchSummary]
     """All batches, open or collected; empty if the run has none."""
     limit: int | None
@@ -351,7 +322,8 @@ class Summary:
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
     """Return the results of a run; with `groups` (trial → group, from `Grouping`), also the results of each group."""
-    run_started = state.started
+    run_started, attempts, errors = state.started, state.trials.attempts, state.sessions.errors
+    shards = [] if state.outcome == "finished" else state.sessions.merged.shards
     return Summary(
         evaluation=run_started.evaluation if run_started else None,
         task=run_started.task if run_started else None,
@@ -364,9 +336,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         crashes=crashes(state),
         outcome=state.outcome or None,
         planned_trials=state.sessions.planned,
-        missing_shards=[]
-        if state.outcome == "finished"
-        else [str(shard) for shard in missing_shards(state.sessions.merged.shards)],
+        missing_shards=[str(shard) for shard in missing_shards(shards)],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.sessions.task_versions.older_outputs,
         models=models_of(state.totals),
@@ -374,12 +344,12 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         trials=_trials(state.totals),
         attempts=AttemptCounts(
             started=state.totals.attempts,
-            succeeded=state.trials.attempts.outputs,
-            failed=sum(state.trials.attempts.errors.values()),
-            timed_out=state.trials.attempts.timeouts,
-            interrupted=state.trials.attempts.interrupted,
-            repeated_calls=state.trials.attempts.repeated_calls,
-            returned_late=state.trials.attempts.late_returns,
+            succeeded=attempts.outputs,
+            failed=sum(attempts.errors.values()),
+            timed_out=attempts.timeouts,
+            interrupted=attempts.interrupted,
+            repeated_calls=attempts.repeated_calls,
+            returned_late=attempts.late_returns,
         ),
         steps=steps_of(state),
         replayed=replayed_of(state),
@@ -390,15 +360,15 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             calls_in_backoff=len(state.scoring.delayed),
             calls_started=dict(state.scoring.started),
             calls_failed=dict(state.scoring.failed),
-            errors=dict(state.sessions.errors.scorer_errors),
+            errors=dict(errors.scorer_errors),
             limits=state.policy.scorer_limits,
             holds_attempts=state.holds_attempts,
         ),
-        retries=dict(state.trials.attempts.retries),
+        retries=dict(attempts.retries),
         paused_seconds=state.policy.paused_seconds(state.t),
-        errors=dict(state.trials.attempts.errors),
-        last_error=state.sessions.errors.last_error,
-        unauthorized_scorer=state.sessions.errors.stopping_scorer if state.outcome == "unauthorized" else None,
+        errors=dict(attempts.errors),
+        last_error=errors.last_error,
+        unauthorized_scorer=errors.stopping_scorer if state.outcome == "unauthorized" else None,
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_all_scores(state),
         unscored=unscored_counts(state),
@@ -417,7 +387,6 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
 
 
 def budget_of(state: RunState) -> BudgetSummary | None:
-    """Return how much of the budgets is used; None if the run has none."""
     budget = state.budget
     if budget is None or not (budget.limits or budget.trial_limits):
         return None
@@ -436,7 +405,6 @@ def models_of(totals: Totals) -> dict[str, int]:
 
 
 def steps_of(state: RunState) -> StepCounts | None:
-    """Return the numbers of steps of a run; None if it has none."""
     steps = state.steps
     if not steps:
         return None
@@ -460,6 +428,7 @@ def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, in
     if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scored_outputs = totals.stages["completed"] - totals.excluded.total()
         scorers -= {name for name, tally in totals.scores.items() if tally.scored == scored_outputs}
+
     counts: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
         is_counted = trial.stage == "completed" and not trial.is_excluded and (variant is None or trial.variant == variant)
@@ -503,7 +472,6 @@ def _trials(totals: Totals) -> TrialCounts:
 
 
 def batches_of(state: RunState) -> list[BatchSummary]:
-    """Return the batches of a run."""
     summaries: list[BatchSummary] = []
     for number, batch in state.batches.items():
         lines, prepared = state.batches.lines.open.get(number), batch.prepared
@@ -547,7 +515,6 @@ def output_latencies(trials: Iterable[TrialState]) -> Iterator[float]:
 
 
 def has_output(trial: TrialState) -> bool:
-    """Return whether a trial has a current output."""
     return trial.output_location is not None and trial.stage != "withdrawn"
 
 
@@ -625,9 +592,11 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummar
         label = groups.get(name, NO_GROUP)
         _add_trial(sums[label], trial, is_grouped_by_case=state.scores.is_grouped_by_case)
         times[label].extend(output_latencies([trial]))
+
     for group in sums.values():
         for scorer, tally in group.scores.items():
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
+
     return {
         label: GroupSummary(
             trials=_trials(group),

@@ -12,7 +12,7 @@ from evaljournal.replay.results.comparison import Side, SideAnswers, common_scor
 from evaljournal.replay.results.pairing import PairedDifference, Pairing, decide
 from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.summary import Latency, ScoreSummary, score_of
-from evaljournal.replay.state.tally import Tally, main_scorer
+from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import as_integer, total
 
 
@@ -63,8 +63,6 @@ class Row:
 
 @attrs.frozen(kw_only=True)
 class ComparisonTable:
-    """Runs or variants, compared with one of them."""
-
     baseline: str
     """Name of its row."""
     score: str | None
@@ -84,12 +82,16 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
     if baseline is None:
         means = {name: tally.mean for name, side in sides.items() if (tally := side.totals.scores.get(score or "")) is not None}
         baseline = max(sides, key=lambda name: -math.inf if (mean := means.get(name)) is None else mean)
+
     results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
     differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
+
     rows: list[Row] = []
     for name, side in sides.items():
         totals, cost, orders = side.totals, total(side.totals.usage, "cost"), order_scorers(side.state)
+        tally = totals.scores.get(score or "")
+        passes = tally.passed if tally is not None and tally.kind == "pass" else 0
         shown_tallies = {scorer: tally for scorer, tally in totals.scores.items() if scorer not in orders or tally.failed}
         row = Row(
             name=name,
@@ -104,13 +106,14 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
             tokens=total(totals.usage, "tokens"),
             cost=cost,
             unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
-            cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
-            cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
+            cost_per_trial=_cost_per(totals.done, cost),
+            cost_per_pass=_cost_per(passes, cost),
             is_pareto_optimal=_is_pareto_optimal(name, points),
             overlap=results[name][0] if name in results else None,
             differences={scorer: differences[name, scorer] for scorer in results[name][1]} if name in results else {},
         )
         rows.append(row)
+
     comparisons = sum(difference.p_adjusted is not None for difference in differences.values())
     return ComparisonTable(baseline=baseline, score=score, comparisons=comparisons, rows=rows)
 
@@ -130,10 +133,10 @@ def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[
 def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
     """Return the mean of a score and the cost per trial; None if one of them is unknown or incomplete."""
     totals = side.totals
-    tally, cost = totals.scores.get(score or ""), total(totals.usage, "cost")
-    if tally is None or tally.mean is None or cost is None or not totals.done or total(totals.usage, "unpriced_calls"):
+    tally, cost_per_trial = totals.scores.get(score or ""), _cost_per(totals.done, total(totals.usage, "cost"))
+    if tally is None or tally.mean is None or cost_per_trial is None or total(totals.usage, "unpriced_calls"):
         return None
-    return tally.mean, cost / totals.done
+    return tally.mean, cost_per_trial
 
 
 def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
@@ -144,7 +147,5 @@ def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | Non
     return not any(mean >= own_point[0] and cost <= own_point[1] for mean, cost in other_points)
 
 
-def _cost_per_pass(cost: float | None, tally: Tally | None) -> float | None:
-    if cost is None or tally is None or tally.kind != "pass" or not tally.passed:
-        return None
-    return cost / tally.passed
+def _cost_per(count: int, cost: float | None) -> float | None:
+    return cost / count if cost is not None and count else None

@@ -19,7 +19,6 @@ _EFFECTIVE: Final = frozenset(
 
 
 def warnings_of(state: RunState) -> list[str]:
-    """Return a sentence for each warning."""
     warnings = _empty_outputs, _mixed_models, _same_variants, _short_prompts, _failed_teardowns, _missing_max_tokens
     return [text for warning in warnings for text in warning(state)]
 
@@ -57,6 +56,7 @@ def _same_variants(state: RunState) -> Iterator[str]:
             outputs = plural(count, "long output")
             variants = f"{printable(one, 40)} and {printable(other, 40)}"
             lines.append(f"{variants} gave the same {outputs}: the endpoint may ignore {parameters}")
+
     yield from lines[:_MAX_NAMED]
     if len(lines) > _MAX_NAMED:
         yield f"{plural(len(lines) - _MAX_NAMED, 'more pair')} of variants gave the same outputs"

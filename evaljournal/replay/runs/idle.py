@@ -9,7 +9,7 @@ import attrs
 from evaljournal.journal.events import SCORER_PREFIX
 from evaljournal.replay.results.budget_text import block_text, reserved_text
 from evaljournal.replay.state.known_limits import LimitUse
-from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
+from evaljournal.replay.state.pauses import BREAKER_REASONS, Pause
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import (
     as_words,
@@ -78,31 +78,41 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     """
     if state.outcome or not state.sessions:
         return []
+
     ready_trials = state.totals.stages["queued"] + state.totals.stages["interrupted"] + state.totals.stages["unsettled"]
     ready_trials += len(state.trials.backing_off) - in_backoff(state, now)
     batches = state.batches.lines.open.values()
     ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
+
     keys = [
         key for key in {**state.policy.limits, **state.policy.paces, **state.policy.pauses} if not key.startswith(SCORER_PREFIX)
     ] or [""]
     has_idle_slot = any((slots := state.slots_of(key)) is None or state.in_flight(key) < slots for key in keys)
     if has_idle_slot:
         attempts = list(_attempt_reasons(state, keys, now, ready_trials, total))
+        if ready_trials and not attempts:
+            attempts = list(_unrecorded_reasons(state))
     else:
         attempts = list(_key_reasons(state, keys, now, is_waiting=ready_trials > 0, show_keys=len(keys) > 1))
-    if has_idle_slot and ready_trials and not attempts and (text := reserved_text(state)):
-        attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
-    workers = state.settings.get("workers")
-    if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
-        is_busy = state.trials.running or state.scoring.open
-        attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
+
     if batches and not ready_trials:
         lines, count = sum(batch.open_lines for batch in batches), plural(len(batches), "batch", "batches")
         text = f"{count} with {plural(lines, 'open line')}"
         attempts = [reason for reason in attempts if reason.reason != "none_left"]
         attempts.append(Reason(reason="batches", number=lines, text=text))
+
     attempts += _inner_reasons(state, now, {reason.key for reason in attempts})
     return attempts + list(_scorer_reasons(state, keys, now))
+
+
+def _unrecorded_reasons(state: RunState) -> Iterator[Reason]:
+    """Yield what holds ready trials if no record says it: the budget, as the next estimate is not recorded, or the workers."""
+    workers = state.settings.get("workers")
+    if text := reserved_text(state):
+        yield Reason(reason="budget", text=f"budget: {text}")
+    elif isinstance(workers, dict) and workers.get("tasks", True):
+        is_busy = state.trials.running or state.scoring.open
+        yield Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")
 
 
 def in_backoff(state: RunState, now: float) -> int:
@@ -124,12 +134,12 @@ def pause_reason(state: RunState, pause: Pause) -> str:
     is_last = not state.totals.stages["queued"] and 0 < state.sessions.planned <= state.totals.total
     if pause.reason == "unavailable" and is_last and state.trials.attempts.outputs:
         return "only trials that have failed are left"
-    return PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    return pause.text
 
 
 def pause_text(pause: Pause, now: float, reason: str = "") -> str:
     """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
-    seconds_left, reason = pause.until - now, reason or PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    seconds_left, reason = pause.until - now, reason or pause.text
     if pause.reason in BREAKER_REASONS:
         return f"{reason}; probing" + (f", next probe in {duration(seconds_left)}" if seconds_left > 0 else "")
     return f"{reason}: {duration(seconds_left)} left"
@@ -205,17 +215,21 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
         is_held, count = True, len(state.sessions.errors.repeated_errors[""].failed_trials)
         text = f"no output yet, the same error in {plural(count, 'trial')}: waiting for their outcome"
         yield Reason(reason="same_error", number=count, text=text)
+
     if ready_trials and state.budget is not None:
         blocks = {block_text(state, block): None for block in state.budget.blocks(state.budget.other_runs)}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
+
     if ready_trials or state.trials.backing_off or unread_trials:
         yield from _key_reasons(state, keys, now, is_waiting=ready_trials > 0 and not is_held, show_keys=len(keys) > 1)
+
     if ready_trials:
         return
     if state.trials.backing_off:  # None of them is ready.
         count, seconds_left = len(state.trials.backing_off), min(state.trials.backing_off.values()) - now
         text = f"{plural(count, 'trial')} in backoff, next in {duration(seconds_left)}"
         yield Reason(reason="backoff", number=count, seconds=seconds_left, text=text)
+
     if unread_trials:
         yield Reason(reason="cases", number=unread_trials, text=f"dataset: {plural(unread_trials, 'trial')} to come")
     elif unread_trials is None:
@@ -234,10 +248,12 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
         use = limit_use(state, key, now) if is_waiting else None
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and in_flight >= limit
+
         if slots is not None and in_flight >= slots:
             if is_waiting and (better_slots := _better_slots(state, key, slots, now)) is not None:
                 yield Reason(key=key, reason="slots", number=better_slots, text=f"{name}{busy_text(slots, better_slots)}")
             continue
+
         if pause is not None and pause.is_in_force(now):
             kind: IdleReason = (
                 "breaker" if pause.reason in BREAKER_REASONS else "retry_after" if pause.reason == "retry_after" else "pause"

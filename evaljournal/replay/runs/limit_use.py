@@ -27,8 +27,6 @@ class UsePoint(NamedTuple):
 
 @attrs.frozen
 class LimitSeries:
-    """A known limit and its use."""
-
     label: str
     """`200k tokens per minute (advertised)`, after the rate-limit key, if there are several."""
     points: Sequence[UsePoint]
@@ -52,9 +50,11 @@ def limit_series(index: Index) -> list[LimitSeries]:
         limits.setdefault((row.key, row.header), []).append(row)
     if not limits or index.axis.overlap:
         return []
+
     needs: dict[tuple[int, str], list[tuple[float, Any]]] = {}
     for session, key, t, need in index.rows("SELECT session, key, t, need FROM needs ORDER BY t"):
         needs.setdefault((session, key), []).append((t, index.value(need)))
+
     has_several_keys = len({key for key, _ in limits}) > 1
     series: list[LimitSeries] = []
     for (key, _), rows in limits.items():
@@ -75,6 +75,7 @@ def _points(rows: Sequence[_LimitRow], amounts: Sequence[tuple[float, float]], e
     times, sums = [t for t, _ in amounts], [0.0]
     for _, amount in amounts:
         sums.append(sums[-1] + amount)
+
     start, change_times = rows[0].t, [row.t for row in rows]
     step = max((end - start) / _MAX_POINTS, _MIN_STEP)
     for number in range(int(max(end - start, 0.0) / step) + 1):

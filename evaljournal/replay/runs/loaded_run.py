@@ -41,7 +41,6 @@ class Grouping:
         self._labels: dict[str, str] = {}
 
     def add(self, event: TrialEnqueued) -> None:
-        """Add a trial."""
         metadata = event.metadata.load() if isinstance(event.metadata, Blob) else event.metadata
         value = None
         if isinstance(metadata, dict):
@@ -84,7 +83,6 @@ class LoadedRun:
 
     @property
     def total(self) -> int | None:
-        """Total number of trials; None if unknown."""
         return self.state.totals.total if self.state.outcome == "finished" else self.state.sessions.planned or None
 
     @property
@@ -110,7 +108,6 @@ class LoadedRun:
                     yield name, event.output
 
     def timeline(self) -> "Timeline":
-        """Compute the concurrency history."""
         from evaljournal.replay.index import TIMELINE_EVENTS, Index  # noqa: PLC0415  # `status` does not need it
         from evaljournal.replay.runs.timeline import Timeline  # noqa: PLC0415
 
@@ -125,7 +122,6 @@ class LoadedRun:
         return summarize(self.state, groups=None if by is None else self.grouping(by).groups)
 
     def grouping(self, by: str) -> Grouping:
-        """Read the group of each trial by a key of the metadata."""
         grouping = Grouping(by)
         with RecordReader(self.path, load_blobs=False) as reader:
             for trial in self.state.trials.values():
@@ -203,6 +199,7 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
     run = run or LoadedRun(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
+
     records = read(path, load_blobs=False)
     seq = 1
     try:
@@ -222,6 +219,7 @@ def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.ap
         else:
             run.is_last = False
         return run
+
     run.unfinished = records.stop
     if at is not None and run.seq < at:
         raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")
@@ -239,7 +237,6 @@ class TrialValues(NamedTuple):
 
 
 def read_values(path: Path | str, trials: Mapping[str, TrialState], names: Iterable[str]) -> Iterator[TrialValues]:
-    """Read the values of some trials of a run."""
     with RecordReader(path, load_blobs=False) as reader:
         for name in names:
             trial, output = trials[name], None

@@ -51,7 +51,6 @@ class Span(NamedTuple):
     batch: int = 0
     """The batch whose result it uses; 0: none."""
     line: int = 0
-    """The line of the batch."""
 
 
 _SPANS: Final = """
@@ -69,7 +68,6 @@ class Times:
     queue_time: float
     """Ready to start."""
     backoff_time: float
-    """In backoff."""
     run_time: float
     """In a slot, over all attempts."""
     scoring_time: float
@@ -83,7 +81,6 @@ class Times:
 
 
 def times_of(trial: TrialRow, now: float) -> Times:
-    """Return how a trial has spent its time up to now."""
     seconds = [0.0, trial.queue_time, trial.backoff_time, trial.run_time, trial.scoring_time]
     seconds[trial.phase] += now - trial.phase_start
     _, queue_time, backoff_time, run_time, scoring_time = seconds
@@ -91,14 +88,11 @@ def times_of(trial: TrialRow, now: float) -> Times:
 
 
 class Timeline:
-    """The concurrency history up to some record."""
-
     def __init__(self, index: Index | None = None) -> None:
         """Query an index of records, or an empty one."""
         self._index = index or Index()
 
     def apply(self, record: Record) -> None:
-        """Update the timeline with the next record."""
         self._index.apply(record)
         for view in ("spans", "times"):
             vars(self).pop(view, None)  # It is computed again when it is read.
@@ -116,12 +110,10 @@ class Timeline:
 
     @property
     def seq(self) -> int:
-        """The last record."""
         return self._index.seq
 
     @property
     def sessions(self) -> list[SessionTime]:
-        """All sessions so far."""
         return self._index.sessions
 
     def points(self, name: SeriesName, session: int | None = None) -> list[Point]:

@@ -16,8 +16,6 @@ from evaljournal.replay.state.trial import unpack_location
 
 @attrs.frozen
 class StepDetails:
-    """One step of an attempt."""
-
     number: int
     """From 1, in the order in which the attempt's steps started."""
     name: str
@@ -63,7 +61,6 @@ class StepDetails:
 
     @property
     def is_reused(self) -> bool:
-        """Whether the result of an earlier attempt was used."""
         return self.reused_from > 0
 
 
@@ -109,6 +106,7 @@ class Trajectory:
         if attempt != self._attempt:
             self._attempt = attempt
             self._inputs.clear()
+
         if completed_seq is not None:
             if completed_seq not in self._completed_steps:
                 return None
@@ -122,6 +120,7 @@ class Trajectory:
             if not step.error:
                 self._completed_steps[step.seq] = attempt, step
                 self._use(step.seq, attempt, step, is_reusable=step.reusable)
+
         self._inputs[step.number] = step.input
         return step
 

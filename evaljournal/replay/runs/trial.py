@@ -14,7 +14,7 @@ from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import DONE_STAGES
-from evaljournal.replay.state.usage import add, noted_usage
+from evaljournal.replay.state.usage import noted_usage, summed
 from evaljournal.replay.text import as_words, reason_text
 
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
@@ -22,8 +22,6 @@ _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring
 
 @attrs.define
 class AttemptDetails:
-    """One attempt."""
-
     span: Span
     """Slot, session, times and outcome."""
     waits: Sequence[Wait] = ()
@@ -43,7 +41,6 @@ class AttemptDetails:
     timeout: float | None = None
     """The timeout that it exceeded, in seconds."""
     request: Any = None
-    """The request that it sent; None if it is not recorded."""
     output: Any = None
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
@@ -69,7 +66,6 @@ class AttemptDetails:
 
     @property
     def has_output(self) -> bool:
-        """Whether it returned an output."""
         return self.span.outcome == "succeeded"
 
     @property
@@ -89,30 +85,20 @@ class AttemptDetails:
     @property
     def own_usage(self) -> dict[str, float]:
         """Sums of the numbers in its usage and its notes."""
-        sums: dict[str, float] = {}
-        for name, value in self.notes:
-            add(sums, noted_usage(name, value))
-        add(sums, self.usage)
-        return sums
+        return summed([*(noted_usage(name, value) for name, value in self.notes), self.usage])
 
     @property
     def step_usage(self) -> dict[str, float]:
         """Sums of the numbers in the usage of the steps that it executed."""
-        sums: dict[str, float] = {}
-        for step in self.steps:
-            add(sums, None if step.is_reused else step.usage)
-        return sums
+        return summed(step.usage for step in self.steps if not step.is_reused)
 
     @property
     def total_usage(self) -> dict[str, float]:
         """Sums of the numbers in its usage, its notes and the steps that it executed."""
-        sums = self.own_usage
-        add(sums, self.step_usage)
-        return sums
+        return summed([self.own_usage, self.step_usage])
 
     @property
     def reused_steps(self) -> int:
-        """Number of its steps that were reused."""
         return sum(step.is_reused for step in self.steps)
 
     @property
@@ -143,7 +129,6 @@ class ScoreDetails:
     """When it was recorded, in seconds of its session."""
     elapsed: float
     value: bool | int | float | str | None = None
-    """None if the scorer failed."""
     reason: str = ""
     error: str = ""
     message: str = ""
@@ -151,7 +136,6 @@ class ScoreDetails:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the scorer failed."""
         return self.value is None
 
 
@@ -179,17 +163,13 @@ class ScorerCallDetails:
 
 @attrs.define
 class TrialDetails:
-    """One trial."""
-
     trial: str
     row: TrialRow
-    """Its row in the index."""
     case: str = ""
     variant: str = ""
     repeat: int = 1
     fingerprint: str = ""
     enqueued_at: str = ""
-    """Wall time."""
     ended_at: str = ""
     """Wall time; empty until it is completed or has failed."""
     seq: int = 0
@@ -205,7 +185,6 @@ class TrialDetails:
     """The request of its last attempt."""
     output: Any = None
     truncated: bool = False
-    """Whether the output was truncated."""
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
     excluded: bool = False
@@ -249,21 +228,15 @@ class TrialDetails:
     @property
     def usage(self) -> dict[str, float]:
         """Sums over all attempts, including failed attempts, and all notes."""
-        sums: dict[str, float] = {}
-        for attempt in self.attempts:
-            add(sums, attempt.total_usage)
-        for name, value in self.notes:
-            add(sums, noted_usage(name, value))
-        return sums
+        attempts = (attempt.total_usage for attempt in self.attempts)
+        return summed([*attempts, *(noted_usage(name, value) for name, value in self.notes)])
 
     @property
     def values(self) -> dict[str, ScoreDetails]:
-        """Scorer → its latest value."""
         return {scorer: score for scorer, score in self.scores.items() if not score.has_failed}
 
     @property
     def scorer_failures(self) -> dict[str, ScoreDetails]:
-        """Scorer → its failure."""
         return {scorer: score for scorer, score in self.scores.items() if score.has_failed}
 
 
@@ -284,6 +257,7 @@ def read_trial(
     index.create_indexes(TRIAL_INDEXES)
     scores, superseded_scores = _scores(index, trial)
     notes = [(number, note, load(index.value(value))) for number, note, value in index.rows(_NOTES, trial.id)]
+
     rows = index.attempts(trial)
     attempts = [read_attempt(index, name, row, load) for row in rows]
     requests = {row.id: load(index.value(row.request)) for row in rows if row.request is not None}
@@ -292,6 +266,7 @@ def read_trial(
         attempt.notes = [(note, value) for number, note, value in notes if number == row.attempt]
     if state.steps:
         _add_steps(index, trial, rows, attempts, load)
+
     times = times_of(trial, index.now)
     return TrialDetails(
         name,
@@ -348,12 +323,14 @@ def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> Attem
     """Return an attempt without its request, notes and steps."""
     end = row.end if row.outcome else index.now
     position = (trial, row.attempt, row.slot, row.session, row.start, end, row.outcome, row.seq, row.end_seq)
+
     category, error, message, traceback = "", "", "", ""
     if row.error is not None:
         category, error, message, traceback = index.row(_ERROR, row.error)
     elif row.reason:
         message = f"interrupted: {as_words(row.reason)}{f' ({row.detail})' if row.detail else ''}"
         category = error = "interrupted"
+
     return AttemptDetails(
         Span(*position, row.queue_time, row.backoff_time, row.batch, row.line),
         category=category,
@@ -380,7 +357,6 @@ def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> Attem
 def _add_steps(
     index: Index, trial: TrialRow, rows: Sequence[AttemptRow], attempts: Sequence[AttemptDetails], load: Load
 ) -> None:
-    """Add its steps to each attempt, with their complete inputs."""
     steps: dict[int, list[Any]] = {}
     for step in index.rows(_STEPS, trial.id):
         steps.setdefault(step[3], []).append(step)

@@ -19,9 +19,8 @@ from evaljournal.journal.events import (
     SessionStarted,
 )
 from evaljournal.replay.runs.idle import limit_text, limit_use, pace_text
-from evaljournal.replay.state.pauses import PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import printable, rate_limit_text
+from evaljournal.replay.text import rate_limit_text
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
 """Names of waits: the next attempt; the first call of every scorer. A retried scorer call has the name of its scorer."""
@@ -67,6 +66,7 @@ class WaitLog:
         if is_session_start:
             self._ready_times = dict.fromkeys(self._ready_times, self._t)
             self._prepare()
+
         if getattr(event, "trial", None) != self._trial:
             return []
         match event:
@@ -104,7 +104,6 @@ class WaitLog:
         return sorted(parts, key=lambda wait: -wait.seconds)
 
     def _limit_text(self, key: str) -> str:
-        """Return the known limit of a key that holds starts longest, or is used most."""
         use = limit_use(self._state, key, self._t)
         return "" if use is None else rate_limit_text(use.limit.unit, use.limit.size, use.limit.window)
 
@@ -133,11 +132,12 @@ class WaitLog:
         """Return why starts of a rate-limit key are delayed at `t`: the reason, and its text."""
         state, pause = self._state, self._state.policy.pauses.get(key)
         if pause is not None and pause.is_in_force(t):
-            return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+            return "pause", pause.text
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
         if name == _ATTEMPT and state.is_held(self._trial):
             return "same_error", "the first trials have the same error"
+
         limit, slots = state.policy.limits.get(key), state.slots_of(key)
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"

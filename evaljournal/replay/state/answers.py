@@ -41,15 +41,12 @@ class NotedAnswer(NamedTuple):
     cause: str
     """What truncated the answer, a key of `ADVICE`; empty if it is not truncated."""
     is_empty: bool = False
-    """Whether the output is an empty text."""
 
 
 _UNKNOWN: Final = NotedAnswer("", "", is_excluded=False, cause="")
 
 
 class Answers:
-    """Reads the notes of answers, and keeps each different one once."""
-
     def __init__(self) -> None:
         self._answers: dict[NotedAnswer, NotedAnswer] = {}
         self._models = {""}
@@ -66,12 +63,14 @@ class Answers:
         outcome, model, reason = value.get("outcome"), value.get("model"), value.get("finish_reason")
         outcome = outcome if outcome in _OUTCOMES else ""
         cause = _CAUSES.get(reason if isinstance(reason, str) else "", MAX_TOKENS) if outcome == "truncated" else ""
+
         model = model[:_MAX_NAME] if isinstance(model, str) else ""
         if model not in self._models:
             if len(self._models) > _MAX_MODELS:
                 model = OTHER_MODELS
             else:
                 self._models.add(model)
+
         answer = NotedAnswer(outcome, model, outcome in self._excluded_outcomes, cause)
         return self._answers.setdefault(answer, answer)
 

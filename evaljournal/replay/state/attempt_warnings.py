@@ -16,8 +16,6 @@ TEARDOWN_FAILED: Final = f"{events.NOTE_PREFIX}teardown_failed"
 
 @attrs.define(eq=False)
 class AttemptWarnings:
-    """Which warnings did attempts note?"""
-
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     short_prompts: int = 0
@@ -27,15 +25,12 @@ class AttemptWarnings:
     """Trial of the last one."""
 
     def note_blocking_calls(self, event: events.Noted) -> None:
-        """Apply a note `BLOCKING_CALLS`."""
         if isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
             self.blocking_calls = event.value["calls"]
 
     def note_short_prompt(self, _: events.Noted) -> None:
-        """Apply a note `SHORT_PROMPT`."""
         self.short_prompts += 1
 
     def note_failed_teardown(self, event: events.Noted) -> None:
-        """Apply a note `TEARDOWN_FAILED`."""
         self.failed_teardowns += 1
         self.last_failed_teardown = event.trial

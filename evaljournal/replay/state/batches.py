@@ -25,16 +25,11 @@ LOST_STATES: Final = frozenset({"deleted", "archived", "incomplete"})
 
 @attrs.define(eq=False, kw_only=True)
 class BatchState:
-    """One batch."""
-
     prepared: events.BatchPrepared
     """What was prepared; without `trials` when it has ended."""
     lines: int
-    """Number of lines."""
     prepared_at: str
-    """Wall time of its preparation."""
     prepared_seq: int
-    """Number of the record of its preparation."""
     submitted_at: str = ""
     """Wall time of its submission; empty: the provider may not have it."""
     ended_at: str = ""
@@ -64,7 +59,6 @@ class BatchState:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was prepared and has not ended."""
         return not self.ended_at
 
     @property

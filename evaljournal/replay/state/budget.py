@@ -43,11 +43,10 @@ def amounts(value: object, *, zero: bool = True) -> Amounts:
 
 
 def _amount(value: object) -> float | None:
-    return value if value is not None and is_amount(value) and math.isfinite(value) and value >= 0 else None
+    return value if is_amount(value) and math.isfinite(value) and value >= 0 else None
 
 
 def _add(sums: Amounts, unit: str, amount: float) -> float:
-    """Add an amount to a sum; return the new sum."""
     sums[unit] = round(sums.get(unit, 0.0) + amount, DECIMALS)
     return sums[unit]
 
@@ -78,7 +77,6 @@ class _VariantUsage:
     open_attempts: int = 0
     """Attempts in flight, and outputs that are not fully scored."""
     open_usage: Amounts = attrs.field(factory=dict[str, float])
-    """What the open attempts have used."""
     uncounted_attempts: Counter[str] = attrs.field(factory=Counter[str])
     """Unit → interrupted attempts without a reserve; each counts as the first attempt that reports it."""
 
@@ -89,7 +87,6 @@ class _VariantUsage:
         return None if estimate is None else max(estimate, self.largest.get(unit, 0.0))
 
     def unused_reserves(self, unit: str) -> float:
-        """Return what the open attempts may still use."""
         reserve = self.reserve(unit, self.estimate.get(unit))
         return 0.0 if reserve is None else self.open_attempts * reserve - self.open_usage.get(unit, 0.0)
 
@@ -123,8 +120,6 @@ class BudgetUse:
 
 @attrs.define(eq=False)
 class Budget:
-    """The amounts that a run has spent and reserved."""
-
     limits: Amounts = attrs.field(factory=dict[str, float])
     """The budget of the run; empty if it has none."""
     trial_limits: Amounts = attrs.field(factory=dict[str, float])
@@ -137,7 +132,6 @@ class Budget:
     _calls_are_steps: bool = False
     """Whether an attempt without steps is known to call nothing: so is one of a run from some step on."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
-    """Trial → its attempt in flight or being scored."""
     _variants: defaultdict[str, _VariantUsage] = attrs.field(factory=lambda: defaultdict(_VariantUsage))
     _batches: dict[int, tuple[Amounts, OpenBatch]] = attrs.field(factory=dict[int, tuple[Amounts, OpenBatch]])
     """Number of a batch → what was reserved for all of its lines, and the batch; ended ones have no open lines."""
@@ -204,7 +198,7 @@ class Budget:
         """Whether the reserves of all variants follow from recorded usage, not from estimates."""
         return bool(self._variants) and all(usage.reported_units.issuperset(self.limits) for usage in self._variants.values())
 
-    def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
+    def over_trial_limit(self, trial: str, usage: object) -> Amounts:
         """Return the units in which a trial exceeds the budget per trial, with the usage of its attempts.
 
         `usage` is that of the attempt in flight, if it is not recorded yet.
@@ -263,7 +257,6 @@ class Budget:
             usage.unreported_trials.clear()
 
     def reserve_batch(self, number: int, reserved: object, batch: OpenBatch) -> None:
-        """Reserve amounts for the open lines of a batch."""
         if batch_amounts := amounts(reserved):
             self._batches[number] = batch_amounts, batch
 
@@ -422,7 +415,6 @@ class BudgetEvents:
 
 
 def _with_judges(usage: Any) -> Iterator[tuple[str, float]]:
-    """Yield the amounts in some usage; what a judge used is added."""
     if isinstance(usage, Mapping):
         for unit in UNITS:
             parts = [amount for name in (unit, f"judge.{unit}") if (amount := _amount(usage.get(name))) is not None]

@@ -13,13 +13,11 @@ from evaljournal.journal.events import RunStarted
 from evaljournal.replay.text import as_text, printable
 
 _WIDTH: Final = 500
-"""Maximum length of a line."""
 _MAX_DIFF: Final = 60
 """Maximum number of lines of a diff."""
 _MAX_VALUE: Final = 40
 """Maximum length of a parameter of the task whose two values are shown."""
 _REVISION_CHARS: Final = 64
-"""Maximum length of a git revision."""
 _SUBSTITUTION: Final = ("live_from", "live_model", "live_system")
 _RESULT_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score", **dict.fromkeys(_SUBSTITUTION, "")}
 """Settings that the results depend on → their defaults, which are not recorded."""
@@ -38,10 +36,7 @@ def substitution(settings: Any) -> dict[str, Any]:
 
     A run with a substitution is an experiment, and none of the evaluation as it is defined.
     """
-    if not isinstance(settings, dict):
-        return {}
-    values = cast("dict[str, Any]", settings)
-    return {name: value for name in _SUBSTITUTION if (value := values.get(name)) is not None}
+    return {name: value for name in _SUBSTITUTION if (value := _fields(settings).get(name)) is not None}
 
 
 def definition_of_run(run_started: RunStarted) -> Any:
@@ -57,8 +52,7 @@ def variant_fingerprints(definition: Any) -> dict[str, str]:
 
 def variant_parameters(definition: Any, variant: str) -> dict[str, Any]:
     """Return the parameters of a variant in a recorded definition; empty if they are not recorded."""
-    parameters = _variants(definition).get(variant, {}).get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+    return _fields(_variants(definition).get(variant, {}).get("parameters"))
 
 
 def has_one_model(definition: Any, variant: str) -> bool:
@@ -74,9 +68,7 @@ def lacks_max_tokens(definition: Any, variant: str) -> bool:
 
 
 def _task(definition: Any, variant: str) -> dict[str, Any]:
-    shared_task = definition.get("task") if isinstance(definition, dict) else None
-    task = _variants(definition).get(variant, {}).get("task") or shared_task
-    return task if isinstance(task, dict) else {}
+    return _fields(_variants(definition).get(variant, {}).get("task") or _fields(definition).get("task"))
 
 
 def requested_models(definition: Any) -> list[str]:
@@ -98,12 +90,11 @@ def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
     It is empty if one of them has no files. A file that was only moved is unchanged. One that only one of them has counts only
     if both were recorded in the same way, with or without opened files.
     """
-    (old_includes_opened, old_files), (new_includes_opened, new_files) = (
-        recorded_files(old_definition),
-        recorded_files(new_definition),
-    )
+    old_includes_opened, old_files = recorded_files(old_definition)
+    new_includes_opened, new_files = recorded_files(new_definition)
     if not (old_files and new_files):
         return {}
+
     changes = {path: "changed" for path, value in old_files.items() if new_files.get(path, value) != value}
     if old_includes_opened == new_includes_opened:
         removed_files = {path: value for path, value in old_files.items() if path not in new_files}
@@ -121,19 +112,19 @@ def code_version(definition: Any) -> str:
 
 def recorded_files(definition: Any) -> tuple[bool, dict[str, str]]:
     """Return whether opened files are among the files of a definition, and path → digest."""
-    definition = load_definition(definition)
-    code = definition.get("code") if isinstance(definition, dict) else None
-    files = code.get("files") if isinstance(code, dict) else None
-    digests = {path: value for path, value in files.items() if isinstance(value, str)} if isinstance(files, dict) else {}
-    return isinstance(code, dict) and code.get("includes_opened") is True, digests
+    code = _fields(_fields(load_definition(definition)).get("code"))
+    digests = {path: value for path, value in _fields(code.get("files")).items() if isinstance(value, str)}
+    return code.get("includes_opened") is True, digests
 
 
 def _variants(definition: Any) -> dict[str, dict[str, Any]]:
-    definition = load_definition(definition)
-    variants = definition.get("variants") if isinstance(definition, dict) else None
-    if not isinstance(variants, dict):
-        return {}
+    variants = _fields(_fields(load_definition(definition)).get("variants"))
     return {name: variant for name, variant in variants.items() if isinstance(variant, dict)}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Return a recorded object; a foreign journal may have anything in its place."""
+    return value if isinstance(value, dict) else {}
 
 
 def identity(run_started: RunStarted) -> dict[str, Any]:
@@ -141,12 +132,11 @@ def identity(run_started: RunStarted) -> dict[str, Any]:
 
     The parameters of a task without code (model, prompt, address) are included, long ones as digests.
     """
-    definition = load_definition(run_started.definition)
-    definition = cast("dict[str, Any]", definition) if isinstance(definition, dict) else {}
-    task, git = definition.get("task"), run_started.environment.get("git")
+    definition, settings = _fields(load_definition(run_started.definition)), _fields(run_started.settings)
+    task, git = _fields(definition.get("task")), run_started.environment.get("git")
+    parameters = {} if "source" in task else task
     includes_opened, files = recorded_files(definition)
-    settings = run_started.settings if isinstance(run_started.settings, dict) else {}
-    parameters = cast("dict[str, Any]", task) if isinstance(task, dict) and "source" not in task else {}
+
     return {
         "name": run_started.evaluation,
         "task": run_started.task_fingerprint,
@@ -175,10 +165,13 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     if old["name"] != new["name"]:
         yield "name"
     if old["task"] != new["task"]:
-        has_parameters = old["parameters"] and new["parameters"]
-        yield from (has_parameters and [*_changed_values(old["parameters"], new["parameters"])]) or ["task"]
+        are_known = old["parameters"] and new["parameters"]
+        changed_parameters = list(_changed_values(old["parameters"], new["parameters"])) if are_known else []
+        yield from changed_parameters or ["task"]
+
     if old["cases"] != new["cases"]:
         yield "cases"
+
     yield from (f"file {path}" for path in changed_files(old, new))
     yield from _changed_names("scorer", old["scorers"], new["scorers"])
     yield from _changed_names("variant", old["variants"], new["variants"])

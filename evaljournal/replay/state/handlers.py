@@ -38,7 +38,8 @@ class EventTable(dict[type[Event], tuple[MethodType, ...]]):
 
     def attach(self, projection: object) -> None:
         """Call a projection for its events from now on; it may be attached already."""
-        self._remove(projection)
+        for kind, methods in self.items():
+            self[kind] = tuple(method for method in methods if _projection_of(method) is not projection)
         for kind, method in handlers(type(projection)).items():
             self._add(kind, MethodType(method, projection))
 
@@ -49,19 +50,12 @@ class EventTable(dict[type[Event], tuple[MethodType, ...]]):
             self._add(kind, MethodType(_FirstEvent.attach, first_event))
 
     def detach(self, cls: type) -> None:
-        """No longer call the projections of a class."""
         for kind, methods in self.items():
             self[kind] = tuple(method for method in methods if type(method.__self__) is not cls)
 
     def _add(self, kind: type[Event], method: MethodType) -> None:
-        self[kind] = tuple(sorted((*self[kind], method), key=self._position))
-
-    def _remove(self, projection: object) -> None:
-        for kind, methods in self.items():
-            self[kind] = tuple(method for method in methods if _projection_of(method) is not projection)
-
-    def _position(self, method: MethodType) -> int:
-        return self._order.index(type(_projection_of(method)))
+        methods = (*self[kind], method)
+        self[kind] = tuple(sorted(methods, key=lambda method: self._order.index(type(_projection_of(method)))))
 
 
 def _projection_of(method: MethodType) -> object:
@@ -77,6 +71,5 @@ class _FirstEvent:
         self.projection = projection
 
     def attach(self, event: Event, record: Any) -> None:
-        """Attach the projection, and let it apply the event."""
         self.table.attach(self.projection)
         handlers(type(self.projection))[type(event)](self.projection, event, record)

@@ -18,9 +18,10 @@ from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.usage import is_amount
 
 MINUTE, DAY = 60.0, 86_400.0
-_INFINITY: Final = float("inf")
 _MAX_MINUTES: Final = 3_000
 """Minutes with calls that are kept: those of a day, and those before a session whose clock was ahead."""
+_MAX_CALLS: Final = 100_000
+"""Calls of a minute that are counted separately; a foreign journal may have any number."""
 
 KNOWN_LIMIT: Final = "known_limit"
 """Reason of a concurrency limit that follows from a known rate limit; it may be higher than the slots of the settings."""
@@ -41,12 +42,12 @@ def parse_need(value: Any) -> Need:
     """Return the recorded need of a call; amounts that are no numbers, from 0 on, are ignored."""
     if not isinstance(value, Mapping):
         return {}
-    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < _INFINITY}
+    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < math.inf}
 
 
 def is_valid(limit: RateLimitSeen) -> bool:
     """Return whether a limit can be used; in a foreign journal its numbers may be any."""
-    return 0 < limit.size < _INFINITY and 0 < limit.window < _INFINITY
+    return 0 < limit.size < math.inf and 0 < limit.window < math.inf
 
 
 @attrs.frozen
@@ -59,7 +60,6 @@ class CallRate:
 
     @property
     def per_second(self) -> float:
-        """Calls per second."""
         return self.limit.size / self.limit.window / self.need
 
     def slots(self, latency: float) -> int:
@@ -82,8 +82,6 @@ def call_rate(limits: Iterable[RateLimitSeen], needs: Mapping[str, float], calls
 
 @attrs.frozen(kw_only=True)
 class LimitUse:
-    """A known limit at some time."""
-
     limit: RateLimitSeen
     used: float
     """What the calls of the last window needed, at most the limit: the real tokens may have been fewer."""
@@ -95,8 +93,6 @@ class LimitUse:
 
 @attrs.define(eq=False)
 class RecordedLimits:
-    """The known limits of all rate-limit keys."""
-
     _limits: dict[tuple[str, str], RateLimitSeen] = attrs.field(factory=dict[tuple[str, str], RateLimitSeen])
     """Rate-limit key and header → the limit as it was seen last in this session."""
     _needs: dict[str, deque[_Calls]] = attrs.field(factory=dict[str, deque[_Calls]])
@@ -127,7 +123,6 @@ class RecordedLimits:
         return (wall if is_independent else max(wall, self._last_time)) - t
 
     def see(self, limit: RateLimitSeen) -> None:
-        """Add or replace a limit."""
         if is_valid(limit):
             self._limits[limit.key, limit.header] = limit
 
@@ -160,7 +155,7 @@ class RecordedLimits:
         for time, wall, total in self._minutes.get(key, ()):
             seconds_ago = min(now - time, wall_now - wall) - MINUTE
             if seconds_ago < DAY:
-                needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * round(total.get("requests", 0.0))
+                needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * min(round(total.get("requests", 0.0)), _MAX_CALLS)
         needs += [(max(min(now - time, wall_now - wall), 0.0), need) for time, wall, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])
 
@@ -171,12 +166,11 @@ class RecordedLimits:
             if limit.source == "declared" and limit.window == DAY and (calls := self._needs.get(limit.key)):
                 last, wall, _ = calls[-1]
                 needs = self._needs_at(limit.key, last, wall)
-                excess = len(needs) - int(limit.size)
+                excess = len(needs) - max(1, int(limit.size))  # That of a foreign journal may be below 1.
                 ends += [last - needs[excess][0] + DAY] if excess >= 0 else []
         return max(ends)
 
     def has_limits(self, key: str) -> bool:
-        """Return whether a limit of a key is known and believed."""
         return any(limit.key == key and limit.is_believed for limit in self._limits.values())
 
     def call_rate(self, key: str) -> CallRate | None:

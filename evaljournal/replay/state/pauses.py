@@ -5,6 +5,8 @@ from typing import Final, NamedTuple
 
 import attrs
 
+from evaljournal.replay.text import printable
+
 NO_RESPONSE: Final = "no_response"
 """No attempt has ended for a long time; attempts in flight no longer count against the limit."""
 
@@ -31,13 +33,16 @@ PAUSE_TEXTS: Final = {
 
 
 class Pause(NamedTuple):
-    """The last recorded pause."""
-
     until: float
     """When the next attempt or probe may start, in seconds since the start of the session."""
     reason: str
     evidence: str = ""
     """The policy's observation."""
+
+    @property
+    def text(self) -> str:
+        """The reason as text; safe for a terminal."""
+        return PAUSE_TEXTS.get(self.reason) or printable(self.reason)
 
     def is_in_force(self, now: float) -> bool:
         """Return whether it applies at a time; an open circuit breaker applies until a record closes it."""

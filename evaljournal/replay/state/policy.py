@@ -29,7 +29,6 @@ class PolicyState:
     """Those in flight."""
     slot_use: SlotUses
     known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
-    """The declared and advertised rate limits, and what calls took from them."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
     """Rate-limit key → its concurrency limit."""
     limit_changes: dict[str, events.LimitChanged] = attrs.field(factory=dict[str, events.LimitChanged])
@@ -37,7 +36,6 @@ class PolicyState:
     raised_slots: dict[str, int] = attrs.field(factory=dict[str, int])
     """Rate-limit key → its slots, if they follow from a known limit."""
     scorer_keys: set[str] = attrs.field(factory=set[str])
-    """Rate-limit keys of scorer calls."""
     paces: dict[str, float] = attrs.field(factory=dict[str, float])
     """Rate-limit key → starts per second, if paced."""
     pace_evidence: dict[str, str] = attrs.field(factory=dict[str, str])
@@ -56,12 +54,10 @@ class PolicyState:
 
     @property
     def attempt_limits(self) -> dict[str, int]:
-        """The limits of the rate-limit keys of attempts."""
         return {key: limit for key, limit in self.limits.items() if not key.startswith(events.SCORER_PREFIX)}
 
     @property
     def scorer_limits(self) -> dict[str, int]:
-        """The limits of the rate-limit keys of scorers."""
         return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
 
     def paused_seconds(self, t: float) -> dict[str, float]:

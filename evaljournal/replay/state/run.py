@@ -44,8 +44,6 @@ def max_unscored_outputs(scorer_limit: int) -> int:
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
 class RunState:
-    """The state of a run after some record."""
-
     seq: int = 0
     at: str = ""
     t: float = 0.0
@@ -104,7 +102,6 @@ class RunState:
         }
 
     def apply(self, record: Record) -> None:
-        """Update the state with the next record."""
         self.sessions.previous_t = self.t
         self.seq, self.at, self.t, event, _, self.head, _, _ = record
         for handle in self._table[event.__class__]:
@@ -132,37 +129,30 @@ class RunState:
 
     @property
     def totals(self) -> Totals:
-        """Sums over all trials."""
         return self.trials.totals
 
     @property
     def workers(self) -> RunWorkers:
-        """Sums for each worker."""
         return self.trials.workers
 
     @property
     def variants(self) -> Variants:
-        """Sums over the trials of each variant."""
         return self.trials.variants
 
     @property
     def scores(self) -> Scores:
-        """Sums for each scorer."""
         return self.totals.scores
 
     @property
     def usage(self) -> Counter[str]:
-        """Sums of all usage."""
         return self.totals.usage
 
     @property
     def completed(self) -> int:
-        """Trials with an output that all scorers have processed."""
         return self.totals.completed
 
     @property
     def failed(self) -> int:
-        """Trials that failed."""
         return self.totals.failed
 
     def in_flight(self, key: str) -> int:

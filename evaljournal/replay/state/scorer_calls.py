@@ -39,7 +39,6 @@ class ScorerCalls:
     """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
 
     def note_pairwise(self, event: events.Noted) -> None:
-        """Keep the note of a pairwise judge."""
         if isinstance(event.value, dict):
             self.pairwise[str(event.value.get("scorer"))] = event.value
 
@@ -64,9 +63,9 @@ class ScorerCalls:
         self._errors.count_call(event, record.t, self._trials.attempts.outputs)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
-        if self._errors.scorer_errors:
-            self._errors.scorer_errors.pop(event.scorer.partition(".")[0], None)
         scorer = event.scorer.partition(".")[0]
+        if self._errors.scorer_errors:
+            self._errors.scorer_errors.pop(scorer, None)
         if self.open:
             self.open.pop((event.trial, scorer), None)
         repeated_error = self._errors.repeated_errors[scorer]

@@ -21,7 +21,6 @@ class Scores(dict[str, Tally]):
         self.is_grouped_by_case = False
         """Whether values are also summed by case, which is needed if a case has several trials."""
         self._versions: Mapping[str, str] = {}
-        """Scorer → its version."""
         self._positions: dict[str, int] = {}
         """Scorer → its position in the definition."""
         self._shared_scores = SharedScores()
@@ -48,7 +47,6 @@ class Scores(dict[str, Tally]):
         self.by_variant[variant] = scores
 
     def _position(self, scorer: str) -> int:
-        """Return the position of a scorer in the definition; the end if it is not there."""
         return self._positions.get(scorer.partition(".")[0], len(self._positions))
 
     def _sort(self) -> None:
@@ -81,6 +79,7 @@ class Scores(dict[str, Tally]):
             self.reasons[key] = event.reason[:_REASON_CHARS]
         elif old_score is not None:
             self.reasons.pop(key, None)
+
         for scores in self._scores_of(trial):
             tally = scores.tally(event.scorer)
             if old_score is not None:
@@ -88,6 +87,7 @@ class Scores(dict[str, Tally]):
             if event.version != tally.version:
                 tally.set_version(event.version)
             tally.add(event.value, 1, trial.case)
+
         if trial.unscored and (scorer := event.scorer.partition(".")[0]) in trial.unscored:  # It had failed before.
             trial.unscored = tuple(name for name in trial.unscored if name != scorer)
             for scores in self._scores_of(trial):

@@ -17,7 +17,6 @@ UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
 QUOTA: Final = f"{events.NOTE_PREFIX}quota"
 """Notes with the scorer that stops the run: `scorer` and `message`."""
 ERROR_CHARS: Final = 200
-"""Maximum length of a kept error."""
 NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""
 _NAMES_MODEL: Final = re.compile(
@@ -106,7 +105,6 @@ class RepeatedError:
         return self._attempt_error is not None and self._attempt_error[2]
 
     def end(self) -> None:
-        """End it: there is an output, a score or another error."""
         self.is_over = True
         self.failed_trials.clear()
 
@@ -134,7 +132,6 @@ class SessionErrors:
     scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
     """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
     stopping_scorer: StoppingScorer | None = None
-    """The scorer whose call was unauthorized, or used up a quota, in this session."""
 
     def count_attempt(self, message: str, t: float, outputs: int) -> None:
         """Count a failed attempt; `outputs` is the number of outputs before it."""
@@ -153,7 +150,6 @@ class SessionErrors:
         self.scorer_errors[event.scorer] = LastError(message, t, count, outputs)
 
     def note_stop(self, event: events.Noted) -> None:
-        """Apply the note with the scorer that stops the run."""
         if isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.stopping_scorer = StoppingScorer(scorer, message[:ERROR_CHARS])

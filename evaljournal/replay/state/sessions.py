@@ -4,6 +4,7 @@
 session from it when a session starts, so it must already know the new one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -24,7 +25,6 @@ IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint
 _RUN_EVENTS = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_RUN_EVENTS})
 """Events that may be recorded outside a session; they have no position on the axis."""
-_INFINITY: Final = float("inf")
 
 
 @attrs.define
@@ -51,7 +51,7 @@ def seconds_between(start: str, end: str) -> float:
 
 def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
     """Return the seconds that periods cover together; they may overlap."""
-    seconds, covered_until = 0.0, -_INFINITY
+    seconds, covered_until = 0.0, -math.inf
     for start, end in sorted(periods):
         if end > covered_until:
             seconds += end - max(start, covered_until)
@@ -84,11 +84,9 @@ class Sessions(list[SessionState]):
         super().__init__()
         self.task_versions = task_versions
         self.errors = SessionErrors()
-        """Those of the current session."""
         self.started: events.RunStarted | None = None
         """The definition of the run, with adopted changes applied."""
         self.merged = MergedShards()
-        """The shards that were merged into it."""
         self.planned = 0
         """Planned number of trials; 0 if unknown."""
         self.settings: dict[str, Any] = {}
@@ -120,7 +118,6 @@ class Sessions(list[SessionState]):
         return round(covered_seconds([*self._periods, self._current_period(t)]), 6)
 
     def _current_period(self, t: float) -> tuple[float, float]:
-        """Return the start and the end of the current session, whose last record is at `t`."""
         return self._start, self._start + (t if self._end_t is None else self._end_t)
 
     @property
@@ -201,8 +198,6 @@ def _is_like(value: Any, old_value: str | Mapping[str, str]) -> bool:
 
 @attrs.define
 class SessionTime:
-    """When a session took place."""
-
     number: int
     """From 1."""
     seq: int
@@ -216,9 +211,7 @@ class SessionTime:
     """Wall-clock seconds between zero of the axis and zero of the session's `t`. Zero of the axis is that of the first session,
     or the start of a merged run; only sessions of different shards of it overlap."""
     is_independent: bool = False
-    """Whether it continues no earlier session: the first of a run and, in a merged run, of each shard."""
     shard: str = ""
-    """The shard that it belongs to, in a merged run."""
 
 
 class SessionTimes:
@@ -243,9 +236,11 @@ class SessionTimes:
             if isinstance(event, events.RunStarted):
                 self._shards, self._merged_start = MergedShards(event), (record.at, record.t)
             return None
+
         if kind is events.SessionStarted:
             self._begin_session(record)
             return record.t
+
         if not self.sessions:
             raise KeyError("a session")
         session = self.sessions[-1]

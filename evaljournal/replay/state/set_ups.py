@@ -39,7 +39,6 @@ class SetUps:
             self.open[attempt] = event.output
 
     def note(self, event: events.Noted) -> None:
-        """Apply a note `TORN_DOWN`."""
         if not isinstance(event.value, dict) or "error" not in event.value:
             self.open.pop((event.trial, event.attempt), None)
             self.died.pop((event.trial, event.attempt), None)

@@ -57,7 +57,6 @@ class MergedShards:
 
     @property
     def sessions(self) -> int:
-        """Sessions of all shards."""
         return self._ends[-1] if self._ends else 0
 
     def is_first(self, number: int) -> bool:

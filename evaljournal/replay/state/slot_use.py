@@ -11,6 +11,7 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.handlers import EventTable
 from evaljournal.replay.state.known_limits import SLOTS_PER_CALL
+from evaljournal.replay.state.usage import as_integer
 
 _GENERATIONS: Final = 3
 """Starts per slot after which the use of a limit is known: slots that follow from the limit are raised before that."""
@@ -50,14 +51,12 @@ class SlotUse:
         return wait
 
     def end(self, t: float) -> None:
-        """Count the end of a call."""
         self.in_flight -= 1
         if self.is_full:
             self.full_seconds += t - self.last_start
             self.is_full, self._free_since = False, t
 
     def change_limit(self, t: float) -> None:
-        """Begin again: the concurrency limit has changed."""
         self.begin, self.starts, self.seconds_needed, self.full_seconds, self.is_full = t, 0, 0.0, 0.0, False
 
     def share(self, until: float) -> float:
@@ -69,7 +68,7 @@ class SlotUse:
         share = self.share(until)
         if self.starts < _GENERATIONS * slots or not 0 < share < _MOSTLY_USED:  # 0: no limit is believed any more.
             return None
-        return -(-int(SLOTS_PER_CALL * slots / share) // _ROUNDED) * _ROUNDED
+        return -(-as_integer(SLOTS_PER_CALL * slots / share) // _ROUNDED) * _ROUNDED
 
 
 class SlotUses(dict[str, SlotUse]):

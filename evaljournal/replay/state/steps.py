@@ -139,6 +139,7 @@ class TrialSteps:
             usage = inner_usage
         if event.parent:
             self.add_inner_usage(event.parent, usage)
+
         reused_seqs = self.reused_seqs.pop(event.step, ()) if self.reused_seqs else ()
         if event.reusable:
             seq, attempt, name, fingerprint = record.seq, event.attempt, event.name, event.fingerprint
@@ -147,8 +148,18 @@ class TrialSteps:
             self.steps[seq] = _new_step(RecordedStep, values)
         else:
             self.not_reusable += 1
+
         if reused_seqs:
             self.add_reused(event.parent, (record.seq,) if event.reusable else reused_seqs)
+
+    def reuse(self, event: events.StepReused) -> RecordedStep | None:
+        """Move a completed step into the attempt that reuses it, and return it; None if it is unknown."""
+        step = self.steps.get(event.completed_seq)
+        if step is not None:
+            self.steps[step.seq] = step._replace(parent=(event.attempt, event.parent))
+            self.add_inner_usage(event.parent, step.usage)
+            self.add_reused(event.parent, (step.seq,))
+        return step
 
     def add_inner_usage(self, parent: int, usage: Any) -> None:
         """Add usage to the step `parent`, which contains the step that reported it; 0: none does."""
@@ -242,20 +253,7 @@ class RunSteps:
     usage_saved: Counter[str] = attrs.field(factory=Counter[str])
     """Usage of the steps that were reused, which was not paid again."""
 
-    def start(self, event: events.AttemptStarted) -> int:
-        """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
-        if not event.reuses:
-            self.records.pop(event.trial, None)
-        steps = self.open.get(event.trial)
-        return 0 if steps is None else steps.start(event.attempt, event.reuses)
-
-    def end(self, trial: str, *, completed: bool = False) -> None:
-        """Remove the steps of a trial that is done."""
-        self.open.pop(trial, None)
-        if not (completed and self.keeps_records):
-            self.records.pop(trial, None)
-
-    def locate(self, event: events.StepEvent, record: Record) -> int:
+    def _locate(self, event: events.StepEvent, record: Record) -> int:
         """Keep the location of a step's record, and return it, packed."""
         locations = self.records.get(event.trial)
         if locations is None:
@@ -265,43 +263,18 @@ class RunSteps:
         self.last_seq = record.seq
         return location
 
-    def complete(self, event: events.StepCompleted, record: Record, attempt_start: float) -> None:
-        """Count a completed step of an attempt that started at `attempt_start`, and keep the location of its result."""
-        location = self.locate(event, record)
-        self.completed += 1
-        steps = self.open.get(event.trial)
-        if steps is None:
-            steps = self.open[event.trial] = TrialSteps(event.attempt)
-        steps.add(event, record, location, attempt_start)
-
-    def fail(self, event: events.StepFailed, record: Record) -> None:
-        """Count a failed step; the steps that were reused inside it belong to its caller now."""
-        self.locate(event, record)
-        self.failed += 1
-        steps = self.open.get(event.trial)
-        if steps is not None and (reused_seqs := steps.reused_seqs.pop(event.step, None)):
-            steps.add_reused(event.parent, reused_seqs)
-
-    def reuse(self, event: events.StepReused) -> RecordedStep | None:
-        """Count a step that was reused, and return it; None if it is unknown."""
-        self.reused += 1
-        steps = self.open.get(event.trial)
-        step = steps.steps.get(event.completed_seq) if steps is not None else None
-        if steps is not None and step is not None:
-            add(self.usage_saved, step.usage)
-            steps.steps[step.seq] = step._replace(parent=(event.attempt, event.parent))
-            steps.add_inner_usage(event.parent, step.usage)
-            steps.reused_seqs.setdefault(event.parent, []).append(step.seq)
-        return step
-
     def _on_session_started(self, _: events.SessionStarted, __: Record) -> None:
         self.before_session = self.executed
         if self._sessions.has_new_task:
             self.open.clear()
 
     def _on_attempt_started(self, event: events.AttemptStarted, _: Record) -> None:
-        if self.records:
-            repeated_calls = self.start(event)
+        if not self.records:
+            return
+        if not event.reuses:
+            self.records.pop(event.trial, None)
+        if (steps := self.open.get(event.trial)) is not None:
+            repeated_calls = steps.start(event.attempt, event.reuses)
             if event.trial in self._trials.attempts.interrupted_trials:
                 self._trials.attempts.repeated_calls += repeated_calls
 
@@ -341,7 +314,14 @@ class RunSteps:
         if event.phase != "task":
             self._end_phase(event, record, attempt)
             return
-        self.complete(event, record, attempt.start)
+
+        location = self._locate(event, record)
+        self.completed += 1
+        steps = self.open.get(event.trial)
+        if steps is None:
+            steps = self.open[event.trial] = TrialSteps(event.attempt)
+        steps.add(event, record, location, attempt.start)
+
         self._add_need(event, record, attempt)
         attempt.end_step(event.name, record.t)
         if event.usage is not None:
@@ -353,21 +333,30 @@ class RunSteps:
         if event.phase != "task":
             self._end_phase(event, record, attempt)
             return
-        self.fail(event, record)
+
+        self._locate(event, record)
+        self.failed += 1
+        steps = self.open.get(event.trial)
+        if steps is not None and (reused_seqs := steps.reused_seqs.pop(event.step, None)):
+            steps.add_reused(event.parent, reused_seqs)  # They belong to its caller now.
+
         self._add_need(event, record, attempt)
         attempt.end_step(event.name, record.t)
 
     def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
         attempt = self._trials.running[event.trial]
-        self.locate(event, record)
-        step = self.reuse(event)
-        attempt.end_step(step.name if step else "", record.t)
+        self._locate(event, record)
+        self.reused += 1
+        steps = self.open.get(event.trial)
+        step = None if steps is None else steps.reuse(event)
+        attempt.end_step("" if step is None else step.name, record.t)
         if step is not None and step.usage is not None:  # Its usage belongs to this attempt now.
+            add(self.usage_saved, step.usage)
             subtract(self._usage.without_output, step.usage)
             attempt.add_usage(step.usage)
 
     def _on_step_replayed(self, event: events.StepReplayed, record: Record) -> None:
-        self.locate(event, record)
+        self._locate(event, record)
         self._usage.add_replayed(event.unpaid)
         attempt = self._trials.running[event.trial]
         attempt.latency = math.nan
@@ -375,7 +364,7 @@ class RunSteps:
 
     def _end_phase(self, event: events.StepCompleted | events.StepFailed, record: Record, attempt: RunningAttempt) -> None:
         """Count a set-up or a teardown; its time is not part of the attempt's."""
-        self.locate(event, record)
+        self._locate(event, record)
         self.completed += isinstance(event, events.StepCompleted)
         self.failed += isinstance(event, events.StepFailed)
         attempt.add_wait(record.t - event.elapsed, record.t)
@@ -392,16 +381,18 @@ class RunSteps:
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         if self.records:
-            self.end(event.trial, completed=True)
+            self.open.pop(event.trial, None)
+            if not self.keeps_records:
+                self.records.pop(event.trial, None)
 
     def _on_trial_failed(self, event: events.TrialFailed | events.TrialWithdrawn, _: Record) -> None:
-        self.end(event.trial)
+        self.open.pop(event.trial, None)
+        self.records.pop(event.trial, None)
 
     _on_trial_withdrawn = _on_trial_failed
 
     @property
     def executed(self) -> int:
-        """Steps that were completed or failed."""
         return self.completed + self.failed
 
     def __bool__(self) -> bool:

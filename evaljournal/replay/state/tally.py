@@ -93,9 +93,11 @@ class Tally:
         n, total = self.by_case.get(case, (0, 0.0))
         if sign < 0:
             n, total = n - 1, total - value
+
         self.squares += sign * value * (2 * total + value)
         self.products += sign * (total + value * (n + 1))
         self.sizes += sign * (2 * n + 1)
+
         if sign > 0:
             n, total = n + 1, total + value
         if n:
@@ -125,12 +127,10 @@ class Tally:
 
     @property
     def from_older_version(self) -> int:
-        """Values of older versions of the scorer."""
         return sum(self._older_versions.values())
 
     @property
     def versions(self) -> int:
-        """Number of versions of the scorer among the values."""
         return len(self._older_versions) + (self.scored > self.from_older_version)
 
     @property
@@ -140,7 +140,6 @@ class Tally:
 
     @property
     def kind(self) -> Literal["pass", "number", "label", "mixed", "nothing"]:
-        """The kind of the values."""
         labels = self.scored - self.numbers - self.out_of_range
         if not self.scored:
             return "nothing"
@@ -155,7 +154,6 @@ class Tally:
 
     @property
     def estimate(self) -> Estimate | None:
-        """The mean of all numbers with its confidence interval; None without numbers."""
         if not self.numbers:
             return None
         shift = self.total / self.numbers
@@ -169,7 +167,6 @@ class Tally:
 
     @property
     def mean(self) -> float | None:
-        """The mean of all numbers; None without numbers."""
         return self.origin + self.total / self.numbers if self.numbers else None
 
     def passes_by_case(self) -> Counter[tuple[int, int]]:

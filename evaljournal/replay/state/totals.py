@@ -29,8 +29,6 @@ _MAX_UNPRICED_MODELS: Final = 20
 
 @attrs.define(eq=False)
 class Totals:
-    """Sums over the trials of a run, or of one variant."""
-
     stages: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(STAGES, 0))
     """Stage → number of trials."""
     attempts: int = 0
@@ -67,17 +65,14 @@ class Totals:
 
     @property
     def truncated(self) -> int:
-        """Current outputs that were truncated."""
         return self.answers["truncated"]
 
     @property
     def declined(self) -> int:
-        """Current outputs that were declined by the model or its provider."""
         return self.answers["declined"]
 
     @property
     def total(self) -> int:
-        """Trials that were enqueued and not withdrawn."""
         return sum(self.stages.values()) - self.stages["withdrawn"]
 
     @property
@@ -87,7 +82,6 @@ class Totals:
 
     @property
     def done(self) -> int:
-        """Trials that were completed or failed."""
         return self.stages["completed"] + self.stages["failed"]
 
     @property
@@ -97,7 +91,6 @@ class Totals:
 
     @property
     def failed(self) -> int:
-        """Trials that failed."""
         return self.stages["failed"]
 
 
@@ -142,7 +135,6 @@ class Variants(dict[str, Totals]):
         scores.add_variant(variant, totals.scores)
 
     def adopt(self, old_definition: Any, new_definition: Any, location: Location) -> None:
-        """Apply a definition that was adopted at this location."""
         old_fingerprints = variant_fingerprints(old_definition)
         self._fingerprints = variant_fingerprints(new_definition)
         for name, fingerprint in self._fingerprints.items():

@@ -36,7 +36,6 @@ _MAX_REPEAT: Final = (1 << 32) - 1
 _MAX_FLAT_SCORES: Final = 50
 """Scores of a trial above which they are a dict; each change copies a tuple."""
 _MAX_SHARED_TUPLES: Final = 4_096
-"""Maximum number of tuples of scores that trials share."""
 
 
 def pack_location(record: Record) -> int:
@@ -45,7 +44,6 @@ def pack_location(record: Record) -> int:
 
 
 def unpack_location(location: int) -> Location:
-    """Return the location that was packed into an integer."""
     return location >> _OFFSET_BITS, location & (1 << _OFFSET_BITS) - 1
 
 
@@ -110,8 +108,6 @@ class RetryHistory:
 
 @attrs.define(eq=False)
 class RunningAttempt:
-    """An attempt in flight."""
-
     attempt: int
     slot: int
     """`NO_SLOT` if it uses a line of a batch."""
@@ -129,12 +125,10 @@ class RunningAttempt:
     ended_steps: int = 0
     """Steps that have ended; those in flight are not recorded."""
     last_step: str = ""
-    """Name of the step that ended last."""
     last_step_end: float = 0.0
     """When it ended, in seconds since the start of the session."""
 
     def add_usage(self, usage: Any) -> None:
-        """Add usage that was noted."""
         if self.usages is None:
             self.usages = []
         self.usages.append(usage)
@@ -146,19 +140,14 @@ class RunningAttempt:
         self.waits.append((start, end))
 
     def end_step(self, name: str, t: float) -> None:
-        """Count a step that has ended."""
         self.ended_steps += 1
         self.last_step, self.last_step_end = name, t
 
 
 @attrs.frozen
 class OpenCall:
-    """A scorer call in flight."""
-
     key: str | None
-    """Its rate-limit key; None if it uses a line of a batch."""
     start: float
-    """When it started, in seconds since the start of the session."""
 
 
 class SharedScores(dict[tuple[Any, ...], tuple[Any, ...]]):
@@ -254,7 +243,6 @@ class TrialState:
         return earlier_score
 
     def clear_scores(self) -> None:
-        """Remove all scores and failures of scorers."""
         self._scores = self.unscored = ()
 
     def set_output(self, record: Record, latency: float, cost: float) -> None:
@@ -274,7 +262,6 @@ class TrialState:
 
     @property
     def is_scorable(self) -> bool:
-        """Whether it has an output to score."""
         return self.output_location is not None and self.stage in {"scoring", "completed"} and not self.is_excluded
 
     @property
@@ -305,7 +292,6 @@ class TrialState:
 
     @property
     def input_location(self) -> Location:
-        """Location of the record that holds the input."""
         return unpack_location(_LAYOUT.unpack_from(self._packed_fields)[3])
 
     @property
@@ -321,12 +307,10 @@ class TrialState:
 
     @property
     def error(self) -> str:
-        """Type and message of the last failure, shortened."""
         return "" if self.retry_history is None else self.retry_history.error
 
     @property
     def reason(self) -> str:
-        """Why the trial last failed."""
         return "" if self.retry_history is None else self.retry_history.reason
 
     @property

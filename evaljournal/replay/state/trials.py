@@ -39,10 +39,7 @@ from evaljournal.replay.text import as_words
 
 @attrs.define(eq=False)
 class AttemptTotals:
-    """How did the attempts of the run end?"""
-
     outputs: int = 0
-    """Attempts that returned an output."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """The latency of each output that is not from a batch: seconds of the attempt that returned it, and of the steps that it
     reused, without set-up, teardown and the seconds that its steps waited for rate limits."""
@@ -91,7 +88,6 @@ class RunTrials(dict[str, TrialState]):
     def __init__(self) -> None:
         super().__init__()
         self.totals = Totals()
-        """Sums over all trials."""
         self.variants = Variants()
         self.running: dict[str, RunningAttempt] = {}
         """Trial → its attempt in flight."""
@@ -102,7 +98,6 @@ class RunTrials(dict[str, TrialState]):
         self.workers = RunWorkers()
         self.answers = Answers()
         self.output_sample = OutputSample()
-        """The outputs of a few trials of each variant."""
         self.done_before = 0
         """Trials that were done when the current session started."""
         self.done_at = 0.0
@@ -123,7 +118,6 @@ class RunTrials(dict[str, TrialState]):
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
 
     def note_answer(self, event: events.Noted) -> None:
-        """Keep what the attempt in flight notes about its answer."""
         trial = self.get(event.trial)
         if trial is None or not event.attempt or trial.attempts != event.attempt or trial.stage != "running":
             return
@@ -142,7 +136,6 @@ class RunTrials(dict[str, TrialState]):
         trial.stage = stage
 
     def _end_attempt(self, event: events.AttemptEnd, trial: TrialState, stage: str, t: float) -> RunningAttempt:
-        """End the attempt in flight at a trial, and return it."""
         attempt = self.running.pop(event.trial)
         if not self.running:
             self._idle_since = t

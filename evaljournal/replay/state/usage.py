@@ -11,7 +11,6 @@ from evaljournal.replay.state.answers import ANSWER
 JUDGE_NOTE: Final = f"{NOTE_PREFIX}judge"
 """Name of the note with a judge's call: `scorer`, `model`, `prompt`, `reminder` and `reply`."""
 JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
-"""Name of the note with the usage of a judge's call."""
 
 _NUMBER: Final = (int, float)
 
@@ -22,7 +21,7 @@ def is_amount(value: object) -> TypeGuard[float]:
 
 
 def as_integer(amount: float) -> int:
-    """Return a number of tokens as an integer that JSON can hold; in a foreign journal it may be any number."""
+    """Return an amount, such as tokens, as an integer that JSON can hold; in a foreign journal it may be any number."""
     return int(max(-MAX_INTEGER, min(amount, MAX_INTEGER)))
 
 
@@ -56,6 +55,14 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
         for name, value in usage.items():
             if isinstance(value, _NUMBER) and value.__class__ is not bool:  # `is_amount`, without a call for each value.
                 sums[name] = sums.get(name, 0) + value
+
+
+def summed(usages: Iterable[Any]) -> dict[str, Any]:
+    """Return the sums of usage; values that are not numbers are ignored."""
+    sums: dict[str, Any] = {}
+    for usage in usages:
+        add(sums, usage)
+    return sums
 
 
 def cost_of(usages: Iterable[Any]) -> float:

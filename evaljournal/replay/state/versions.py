@@ -54,7 +54,6 @@ class TaskVersions:
 
     @property
     def count(self) -> int:
-        """Number of versions."""
         return len(self._log.versions(self._current))
 
     def number(self, trial: TrialState) -> int | None:

@@ -25,7 +25,6 @@ class WorkerTotals:
     """One worker. An attempt that has not ended is not counted: only its end names the worker."""
 
     attempts: int = 0
-    """Attempts that ended in it."""
     busy: float = 0.0
     """Seconds in which it ran at least one of them."""
     died: int = 0
@@ -41,23 +40,23 @@ class WorkerTotals:
     """End of the last period that no longer changes."""
 
     def count(self, event: events.AttemptEnd, t: float, session: int) -> None:
-        """Count the end of an attempt at `t`."""
         self.attempts += 1
         if session != self._session:  # Its times start at 0 again.
             self._session, self._fixed_until = session, 0.0
             self._periods.clear()
+
         start, end = max(t - (event.elapsed or 0.0), self._fixed_until), t
         while self._periods and self._periods[-1][1] >= start:
             old_start, old_end = self._periods.pop()
             self.busy -= old_end - old_start
             start, end = min(start, old_start), max(end, old_end)
+
         self._periods.append((start, end))
         self.busy += end - start
         if len(self._periods) > _MAX_PERIODS:
             self._fixed_until = self._periods.pop(0)[1]
 
     def count_end(self, value: Mapping[str, Any]) -> None:
-        """Count an end of the worker, as it was noted."""
         self.died += value.get("reason") == "worker_died"
         self.lost += value.get("reason") == "worker_lost"
         self.detail = str(value.get("detail", ""))
@@ -74,16 +73,18 @@ class RunWorkers(dict[str, WorkerTotals]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.last_end = ""
+        """Details of the last end of any of them."""
         self._sessions = 0
 
     def count(self, event: events.AttemptEnd, t: float) -> None:
-        """Count the end of an attempt in a worker."""
         self._of(event.worker).count(event, t, self._sessions)
 
     def note_end(self, event: events.Noted) -> None:
-        """Count the end of a worker, as it was noted."""
         if isinstance(event.value, dict):
-            self._of(str(event.value.get("worker", ""))).count_end(event.value)
+            totals = self._of(str(event.value.get("worker", "")))
+            totals.count_end(event.value)
+            self.last_end = totals.detail
 
     def _of(self, name: str) -> WorkerTotals:
         return self.get(name) or self.setdefault(name, WorkerTotals())
@@ -92,11 +93,10 @@ class RunWorkers(dict[str, WorkerTotals]):
         self._sessions += 1
 
 
-def ended_workers(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
+def ended_workers(workers: RunWorkers) -> Iterator[str]:
     """Yield how many workers ended before the run, if any did."""
-    ended_totals = [totals for totals in workers.values() if totals.ends]
-    if ended_totals:
-        yield f"{len(ended_totals):,} of {plural(len(workers), 'worker')} ended, last: {printable(ended_totals[-1].detail, 60)}"
+    if count := sum(bool(totals.ends) for totals in workers.values()):
+        yield f"{count:,} of {plural(len(workers), 'worker')} ended, last: {printable(workers.last_end, 60)}"
 
 
 def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
@@ -109,6 +109,7 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     }
     ends = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
+
     visible_workers = sorted(workers.items(), key=lambda item: not item[1].ends)[:_MAX_WORKERS]
     width = max(len(printable(name, 40)) for name, _ in visible_workers)
     for name, totals in visible_workers:

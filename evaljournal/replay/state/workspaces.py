@@ -21,8 +21,6 @@ Change = Literal["added", "modified", "deleted"]
 
 
 class FileChange(TypedDict):
-    """A changed file."""
-
     path: str
     change: Change
     bytes: int
