@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -182,11 +183,11 @@ async def _watch(suite: Suite, *, is_drawn: bool, quiet: bool) -> None:
     import trio  # noqa: PLC0415  # as above
 
     last_text = ""
-    with live_screen() as screen:
+    with live_screen() if is_drawn else nullcontext() as screen:
         while any(is_held(path) for path in suite.runs.values()):
             started = trio.current_time()
             rows = [_row(name, view) for name, view in (await trio.to_thread.run_sync(_views, suite)).items()]
-            if is_drawn:
+            if screen is not None:
                 title, size = f"{suite.name}  {suite.path}", screen.console.size
                 redraw(screen, suite_panel(rows, title=title, width=size.width, height=size.height))
             elif not quiet and (text := totals_text(rows)) != last_text:
