@@ -53,7 +53,6 @@ class _Definition:
     parameters: tuple[str, ...] = attrs.field(
         init=False, default=attrs.Factory(lambda self: _parameters(self.function), takes_self=True)
     )
-    """Names of the function's positional parameters."""
 
     def step(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         value: Any = _arguments_by_name(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
@@ -195,12 +194,10 @@ class DurableSteps:
     async def model_step(
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
     ) -> Any:
-        """Record a model call as a step."""
         definition = _Definition(call, name, "model", True, lambda: request, lambda _: usage(), size)  # noqa: FBT003  # as named in the class
         return await _async_wrapper(definition)()
 
     def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
-        """Record steps that were executed elsewhere."""
         if (attempt_steps := current_steps()) is not None:
             attempt_steps.add_reported(steps, duration)
 

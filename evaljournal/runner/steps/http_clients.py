@@ -126,7 +126,6 @@ class _RecordedTransport:
 
 
 def _steps_for(request: Any) -> AttemptSteps | None:
-    """Return the steps of the attempt in flight if the request is one of them."""
     steps = current_steps()
     if steps is None or steps.is_step is None or not steps.is_step(request.method, str(request.url)):
         return None
@@ -145,7 +144,6 @@ def _rejection(module: ModuleType, error: NotSent) -> Any:
 
 
 def _with_body(request: Any, url: str, body: bytes) -> Any:
-    """Return a request with another URL and body."""
     headers = [header for header in request.headers.raw if header[0].lower() not in {b"content-length", b"transfer-encoding"}]
     return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
 
@@ -235,7 +233,6 @@ class _Call:
 
     @property
     def is_ending(self) -> bool:
-        """Whether only the last event of a stream is missing."""
         return self._reader.is_ending
 
     def end(self) -> bool:

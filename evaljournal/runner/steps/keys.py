@@ -41,7 +41,6 @@ class KeyRules:
     """What the keys of the model calls of an attempt leave out, besides the fields that name the caller."""
 
     patterns: tuple[re.Pattern[str], ...] = ()
-    """Text that is left out."""
     paths: tuple[tuple[str, str], ...] = ()
     """Path → the constant that replaces it, the longest path first."""
 

@@ -40,7 +40,6 @@ NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""
 
 COMPARED_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
-"""Request headers that are compared."""
 _MAX_NAME: Final = 200
 
 
@@ -108,12 +107,10 @@ class StepReply(Reply):
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is 2xx."""
         return self.status // 100 == 2  # noqa: PLR2004  # the class of the status
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether it is a stream of events."""
         return self._events is not None
 
     def on_content(self, content: bytes) -> None:
@@ -125,7 +122,6 @@ class StepReply(Reply):
             self._events.feed(content)
 
     def end(self) -> None:
-        """Handle the end of the reply."""
         self._has_ended = True
         if self._events is not None:
             self._events.end()

@@ -69,8 +69,6 @@ _DROPPED_REPLY_HEADERS: Final = frozenset(
 
 
 class KeyMissing(Exception):
-    """The provider cannot be called without a key."""
-
     status_code: Final = int(HTTPStatus.UNAUTHORIZED)
 
 
@@ -85,8 +83,6 @@ class AgentDisconnected(Exception):
 
 
 class AgentConnection(ClientConnection):
-    """A connection of an agent."""
-
     async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
         """Send an error in the form that the SDKs of OpenAI and Anthropic read."""
         error = {"type": "evaljournal_gateway", "code": "evaljournal_gateway", "message": f"evaljournal gateway: {message}"}
@@ -102,10 +98,8 @@ class GatewayAttempt:
         self.failure: Exception | None = None
         """Why a call to a provider failed. No further call is forwarded."""
         self.scope: Final = trio.CancelScope()
-        """The cancel scope of its task."""
         self._is_cancellable = is_cancellable
         self.calls: Final = set[trio.CancelScope]()
-        """The calls in flight."""
 
     def fail(self, failure: Exception) -> None:
         """Make the attempt fail, whatever its task returns, because a call to a provider failed; the first failure counts."""
@@ -127,8 +121,6 @@ class _ErrorReply(NamedTuple):
 
 @attrs.define
 class Call:
-    """A call of an attempt."""
-
     attempt: GatewayAttempt
     route: Route
     client: Client
@@ -144,7 +136,6 @@ class Call:
     """Whether a complete reply was recorded."""
 
     async def answer(self) -> None:
-        """Read the request, and answer it."""
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.read_body(MAX_BYTES)
@@ -209,7 +200,6 @@ class Call:
             self._step = step.again(waited)
 
     async def _parse_step(self, body: bytes) -> tuple[Step, bytes]:
-        """Return the step of a request, and its body as it is sent."""
         steps = self.attempt.steps
         number = 0 if steps.rewrite is None else steps.next_number()
 
@@ -238,7 +228,6 @@ class Call:
             return await memory.parse(parse)
 
     async def _replay(self, output: Any) -> None:
-        """Send a reply that an earlier attempt recorded."""
         try:
             status, headers, content = reply_from_output(output)
         except InvalidReply as exc:
@@ -358,7 +347,6 @@ class Call:
 
 
 def _filter_headers(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-    """Yield the headers of a reply that are sent to the agent."""
     return (header for header in headers if header[0] not in _DROPPED_REPLY_HEADERS)
 
 

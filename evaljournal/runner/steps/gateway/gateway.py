@@ -50,7 +50,6 @@ class RequestMemory:
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncGenerator[None]:
-        """Reserve memory for a body for the duration of the block."""
         while size > self._available:
             await self._waiters.park()
         self._available -= size
@@ -63,8 +62,6 @@ class RequestMemory:
 
 @attrs.define
 class Gateway:
-    """Forwards the calls of attempts in flight."""
-
     port: int
     _listener: TokenListener
     _routes: Mapping[str, tuple[Route, Client]]
@@ -109,7 +106,6 @@ class Gateway:
                 call.cancel()
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """Answer the requests on a connection."""
         connection = AgentConnection(stream, listener=self._listener)
         try:
             await connection.serve(functools.partial(self._answer, connection))

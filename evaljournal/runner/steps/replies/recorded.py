@@ -77,7 +77,6 @@ class RecordedReply(RecordedResult):
 
     @property
     def key(self) -> Key:
-        """What identifies it in its trial."""
         return self.name, self.fingerprint
 
     @property
@@ -137,8 +136,6 @@ class RecordedReply(RecordedResult):
 
 @attrs.frozen(kw_only=True)
 class TrialReplies:
-    """What a source has recorded for one trial."""
-
     steps: tuple[RecordedReply, ...] = ()
     """Those that the task itself has called, in the order in which they started; others are inside them."""
     calls: tuple[RecordedReply, ...] = ()
@@ -180,7 +177,6 @@ class TrialReplies:
 
     @property
     def all_steps(self) -> Iterator[RecordedReply]:
-        """All steps, also those inside others."""
         for step in self.steps:
             yield from (step, *step.all_inner)
 

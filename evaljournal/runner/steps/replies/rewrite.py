@@ -25,7 +25,6 @@ DIALECTS: Final[Mapping[str, str]] = {
     "generateContent": "gemini",
     "streamGenerateContent": "gemini",
 }
-"""Endpoint → the dialect of its requests."""
 _SYSTEM_ROLES: Final = ("system", "developer")
 
 
@@ -35,8 +34,6 @@ class CannotRewrite(NotSent):
 
 @attrs.frozen
 class Rewrite:
-    """What model calls from a step on are sent with."""
-
     from_step: int
     model: str | None = None
     """With the prefix of its dialect, if it has one; None: as the task asks."""
