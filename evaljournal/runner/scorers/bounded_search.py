@@ -122,7 +122,6 @@ class _Process:
         return reply
 
     def close(self) -> None:
-        """End the process."""
         with suppress(BrokenPipeError):
             self._process.kill()
             self._process.communicate()

@@ -68,17 +68,14 @@ class CommandScorer(ProcessTask):
 
     @property
     def __name__(self) -> str:  # the name of a scorer
-        """The name of the program."""
         return _NOT_IN_NAME.sub("-", Path(self.command[0]).stem).strip("-") or "command"
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The command, and the files that are restored."""
         return {"command": list(self.command), "files": list(self.files)}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the command and the files."""
         return digest(canonical([list(self.command), list(self.files)], "the command"))
 
     def __call__(self, output: Any) -> Score:  # noqa: ARG002  # as scorers are called

@@ -75,14 +75,10 @@ class JudgeClient(Protocol):
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], /, *, note_usage: Callable[[Mapping[str, Any]], None]
-    ) -> Answer:
-        """Return the answer to messages."""
-        ...
+    ) -> Answer: ...
 
 
 class ChatScorer:
-    """A scorer that calls a chat model."""
-
     chat: Chat
     timeout: float | None
 
@@ -105,7 +101,6 @@ class ChatScorer:
         return [*([] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]), *messages]
 
     async def grade(self, scorer_input: ScorerInput, client: JudgeClient) -> Any:
-        """Score an output."""
         raise NotImplementedError
 
     async def grade_once(self, scorer_input: ScorerInput) -> Any:
@@ -116,22 +111,18 @@ class ChatScorer:
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChatScorer]":
-        """Keep connections open for a session."""
         async with self.chat.open_session(run) as client:
             yield OpenChatScorer(self, client)
 
 
 @attrs.frozen
 class OpenChatScorer:
-    """A scorer that calls a chat model, with open connections."""
-
     takes_trial: ClassVar[bool] = False
 
     scorer: ChatScorer
     client: JudgeClient
 
     async def call(self, scorer_input: ScorerInput, _: object, /) -> Any:
-        """Score an output."""
         return await self.scorer.grade(scorer_input, self.client)
 
 
@@ -159,12 +150,10 @@ class Judge(ChatScorer):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The model, the rubric and the choices."""
         return {**self.chat.definition, "rubric": self.rubric, "choices": dict(self.choices)}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the model, the rubric and the choices."""
         return digest(canonical([self.chat.fingerprint, self.rubric, dict(self.choices)], "the judge"))
 
     def check(self, case: Case) -> None:
@@ -195,7 +184,6 @@ class Judge(ChatScorer):
         )
 
     def scorer_prompt(self, scorer_input: ScorerInput) -> str:
-        """Return the prompt for the input of a scorer call."""
         return self.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)
 
     def details(self, _: ScorerInput) -> dict[str, Any]:
@@ -203,7 +191,6 @@ class Judge(ChatScorer):
         return {}
 
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
-        """Return the size of the call for an output."""
         system = [] if self.chat.system is None else [self.chat.system]
         return self.chat.size_of([*system, self.scorer_prompt(scorer_input)])
 

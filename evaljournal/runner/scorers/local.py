@@ -69,10 +69,8 @@ class LocalScorerWithParameters:
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """The parameters."""
         return attrs.asdict(cast("Any", self), filter=lambda field, _: not field.name.startswith("_"))
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the parameters."""
         return digest(canonical([self.__name__, 1, *self.definition.values()], self.__name__))

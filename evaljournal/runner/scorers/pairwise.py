@@ -154,19 +154,16 @@ class PairJudge(Judge):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The model, the rubric, the choices, the other run and the order."""
         against = {"run": self.other_run.run, "variant": self.other_run.variant}
         return {**super().definition, "against": against, "order": self.order}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the judge, the other run, the outputs that were replaced in it, and the order."""
         other_run = self.other_run
         parts = [self.judge_fingerprint, other_run.run, other_run.variant, self.order]
         return digest(canonical([*parts, other_run.replaced] if other_run.replaced else parts, "the judge"))
 
     def scorer_prompt(self, scorer_input: ScorerInput) -> str:
-        """Return the prompt with both outputs."""
         outputs = [scorer_input.output, self.other_run.output(scorer_input.trial)]
         return self.prompt(outputs if self.order == "first" else outputs[::-1], scorer_input.case)
 
@@ -175,7 +172,6 @@ class PairJudge(Judge):
         return self.fill(dict(zip(FIELDS, map(as_text, output or ("", "")), strict=True)), case)
 
     def details(self, scorer_input: ScorerInput) -> dict[str, Any]:
-        """Return the trial and the digest of the other output, and the position of this one."""
         output = as_text(self.other_run.output(scorer_input.trial))
         sha256 = hashlib.sha256(output.encode(errors="surrogatepass")).hexdigest()
         trial = self.other_run.pairs[scorer_input.trial]
@@ -195,7 +191,6 @@ class BothOrders:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The scorers that it combines."""
         return {"combines": list(self.combines)}
 
     def __call__(self) -> Score:

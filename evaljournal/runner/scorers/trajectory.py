@@ -264,5 +264,4 @@ def _join_steps(texts: list[str]) -> str:
 
 
 def _fitting_count(texts: list[str], limit: int) -> int:
-    """Return how many texts fit into a number of characters."""
     return next(count for count, length in enumerate(itertools.accumulate(map(len, texts))) if length > limit)
