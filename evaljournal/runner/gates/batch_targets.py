@@ -28,17 +28,13 @@ class BatchTarget:
     scorer: str = ""
     """Name of the judge; empty: the calls are those of the task."""
     version: str = ""
-    """Version of the judge."""
 
 
 @attrs.frozen
 class BatchTargets:
-    """The tasks and judges whose calls can be lines of batches."""
-
     _tasks: Mapping[str, tuple[Chat, BatchTarget]]
     """Variant → model and target; the model of a target may contain fields of the case."""
     _judges: Mapping[str, BatchTarget]
-    """Scorer → target."""
 
     @classmethod
     def of(cls, evaluation: Evaluation[Any, Any, Any], *, required: bool = False) -> "BatchTargets":

@@ -81,7 +81,6 @@ class _OpenBatch:
 
     api: BatchApi
     due: float = 0.0
-    """When to ask the provider next."""
     interval: float = 0.0
     is_cancelled: bool = False
     """Whether this session has cancelled it."""
@@ -97,7 +96,6 @@ class BatchGate(StartGate):
     """Passes the line of a job, if it has one, on to its call; all lanes of a session with batches have it."""
 
     def fields(self, job: Job) -> Mapping[str, Any]:
-        """Return the batch and the line of a reply that was collected."""
         line: BatchLine | None = job.permits.get(self)
         return {"batch": line.batch, "line": line.number} if line is not None and line.batch else {}
 
@@ -107,8 +105,6 @@ class BatchGate(StartGate):
 
 
 class Batcher:
-    """Holds jobs, sends them in batches, and collects their replies."""
-
     def __init__(
         self,
         scheduler: Scheduler,
@@ -150,13 +146,11 @@ class Batcher:
         scheduler.on_idle = self.wake
         scheduler.queues.hold_with(self.hold)
         self._groups: dict[BatchTarget, _Group] = {}
-        """Jobs that are held for the next batches."""
         self._jobs: dict[tuple[str, str], Job] = {}
         """Trial and scorer → job whose line is in an open batch."""
         self._open = {number: _OpenBatch(api) for number, api in open_batches.items()}
         self._wake_event = trio.Event()
         self.is_sending = False
-        """Whether a batch is being submitted."""
         self._problem = ""
         """Why the provider could not be asked."""
 
@@ -187,7 +181,6 @@ class Batcher:
         return len(self._scheduler.queues.answered)
 
     def _target_of(self, job: Job) -> BatchTarget | None:
-        """Return where the calls of a job are sent; None if they cannot be lines of a batch."""
         if isinstance(job, ScorerCall):
             return self._targets.of_scorer(job.scorer.scorer.name)
         return self._targets.of_attempt(job.case, job.state.variant)
@@ -198,7 +191,6 @@ class Batcher:
         self._scheduler.wake()
 
     def _put_live(self, job: Job) -> None:
-        """Queue a job whose call is made now."""
         self._scheduler.queues.put_live(job)
         self._scheduler.wake()
 
@@ -221,7 +213,6 @@ class Batcher:
         return True
 
     async def run(self) -> None:
-        """Submit, poll and collect, until the session is stopped."""
         while not self._shutdown.is_stopping:
             self._wake_event = trio.Event()
             await self._check_open_batches()
@@ -414,7 +405,6 @@ class Batcher:
         return lines, unused + results.broken
 
     async def _wait_used(self, number: int) -> None:
-        """Wait until the replies that were collected are used."""
         while not self._shutdown.is_stopping and (self._collected_jobs or self._lines.open[number].in_flight):
             self._wake_event = trio.Event()
             await self._wake_event.wait()

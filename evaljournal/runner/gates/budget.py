@@ -38,8 +38,6 @@ class _Reserve:
 
 
 class BudgetGate(StartGate):
-    """Lets attempts wait for the budget of a run, or of a suite."""
-
     def __init__(
         self, budget: Budget, estimate: Estimate, share: BudgetShare | None, scheduler: Scheduler, *, calls_scorers: bool
     ) -> None:
@@ -77,7 +75,6 @@ class BudgetGate(StartGate):
         return None if self._is_allowed(block) else math.inf
 
     def fields(self, job: Job) -> Mapping[str, Any]:
-        """Return the reserve of an attempt."""
         reserve: _Reserve | None = job.permits.get(self)
         return {} if reserve is None else {"reserved": reserve.reserved, "other_runs": reserve.other_runs}
 

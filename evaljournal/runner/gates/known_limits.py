@@ -79,7 +79,6 @@ class KeyLimits:
     """The known limits of one rate-limit key, as a session uses them. Call it in the loop of the run."""
 
     key: str
-    """Its name in records."""
     limits: Limits
     """Shared with the other runs of this process."""
     _host: str
@@ -158,8 +157,6 @@ class KeyLimits:
 
 
 class KnownLimits:
-    """The known limits of a session, by endpoint, API key and model."""
-
     def __init__(
         self,
         record: Callable[[RateLimitSeen], object],
@@ -220,7 +217,6 @@ class NeededSlots:
     """The mean latency of the calls since the number of slots last changed."""
 
     def __init__(self) -> None:
-        """Begin without a known rate."""
         self._is_known = False
         self._skipped = 0
         """Calls that are not measured, because they started before the last change."""
@@ -228,7 +224,6 @@ class NeededSlots:
         self._seconds = 0.0
 
     def measure(self, seconds: float) -> None:
-        """Count a call that was answered after this many seconds."""
         if self._skipped:
             self._skipped -= 1
         elif self._is_known:
@@ -272,8 +267,6 @@ class LimitedJob:
 
 
 class LimitsGate(StartGate):
-    """Lets the jobs of one lane wait for the known limits of its key."""
-
     def __init__(
         self, limits: KeyLimits, size_of: Callable[[Job], CallSize], scheduler: Scheduler, *, is_elastic: bool
     ) -> None:
@@ -312,7 +305,6 @@ class LimitsGate(StartGate):
             self.limits.check(call.size)
 
     def fields(self, job: Job) -> Mapping[str, Any]:
-        """Return what the call takes from the limits, if one is known."""
         call: LimitedJob | None = job.permits.get(self)
         need: dict[LimitUnit, float] | None = None
         if call is not None and call.admitted is not None:
@@ -320,7 +312,6 @@ class LimitsGate(StartGate):
         return {"need": need}
 
     def noted(self, job: Job, name: str, value: Any) -> None:
-        """Read the limits in the head of the reply, and the tokens of the call."""
         call: LimitedJob | None = job.permits.get(self)
         if call is None or call.admitted is None:
             return
@@ -366,7 +357,6 @@ class LimitsGate(StartGate):
         return [] if raised is None else lane.policy.raise_slots(*raised)
 
     def call_of(self, job: Job) -> LimitedJob | None:
-        """Return the call of a job in flight."""
         call: LimitedJob | None = job.permits.get(self)
         return call
 
