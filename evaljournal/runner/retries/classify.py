@@ -127,7 +127,6 @@ _UNAVAILABLE_BY_LIBRARY = {
 }
 _UNAVAILABLE_CLASSES = {name for names in _UNAVAILABLE_BY_LIBRARY.values() for name in names}
 _MALFORMED_REQUEST_CLASSES = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
-"""Client errors that mean the request itself is malformed."""
 
 _ERRNOS = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
 """EADDRNOTAVAIL means that no local port is free."""
@@ -203,7 +202,6 @@ def worst_failure(failures: list[Failure]) -> Failure:
 
 
 def describe(exc: BaseException) -> Description:
-    """Describe an exception as text."""
     if isinstance(exc, RemoteError):
         return exc.description
     cls = type(exc)
@@ -242,7 +240,6 @@ def public_name(cls: type) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the frames before the user's own code."""
     link = trace
     while link is not None and link.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
         link = link.tb_next
@@ -260,7 +257,6 @@ def _user_line(exc: BaseException) -> str:
 
 
 def _is_raised_by_user(exc: BaseException) -> bool:
-    """Return whether the user's own code raised an exception: its innermost frame is not in a library or evaljournal."""
     files = [frame.f_code.co_filename for frame, _ in walk_tb(exc.__traceback__)]
     return not files or not _is_library(files[-1])
 
@@ -320,12 +316,10 @@ def is_declined(exc: BaseException) -> bool:
 
 
 def _is_malformed(exc: BaseException, names: set[str]) -> bool:
-    """Return whether the request or the address is wrong."""
     return bool(names & _MALFORMED_REQUEST_CLASSES) or isinstance(exc, ssl.SSLCertVerificationError)
 
 
 def _is_unavailable(exc: BaseException, names: set[str], status: int | None, code: str) -> bool:
-    """Return whether the endpoint could not be reached, or could not answer."""
     if status is not None or _is_malformed(exc, names):
         return status is not None and (status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TEMPORARY_STATUSES)
     is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _ERRNOS)
@@ -383,7 +377,6 @@ def _error_code(exc: BaseException) -> str:
 
 
 def _seconds_to_wait(exc: BaseException, now: float, *, max_reset: float | None = None) -> float | None:
-    """Return the seconds to wait according to the exception, or to the response that it carries."""
     seconds = _attribute(exc, "retry_after")
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
         return float(seconds)

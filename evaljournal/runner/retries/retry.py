@@ -33,8 +33,6 @@ def _round_delay(seconds: float) -> float:
 
 @frozen(kw_only=True)
 class RetryIn:
-    """Retry after a delay."""
-
     delay: float = field(converter=_round_delay)
     """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
     reason: Literal["error", "unavailable", "rate_limited", "timed_out", "worker_died", "worker_lost", "probe", "stopped"]
@@ -42,8 +40,6 @@ class RetryIn:
 
 @frozen(kw_only=True)
 class NoRetry:
-    """Do not retry."""
-
     reason: Literal["exhausted", "fatal", "timed_out"]
 
 
