@@ -46,12 +46,10 @@ class SecretValues:
 
     def __init__(self) -> None:
         self.values: dict[str, None] = {}
-        """The values, in the order in which they were added."""
         self._markers: tuple[str, ...] = ()
         self._pattern = re.compile(r"(?!)")
 
     def add(self, value: str) -> None:
-        """Add a value."""
         if value in self.values:
             return
         self.values[value] = None
@@ -71,7 +69,6 @@ class SecretValues:
         return self._pattern.sub(MASK, text) if self.may_be_in(text) else text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where the values are in a text."""
         return [match.span() for match in self._pattern.finditer(text)] if self.may_be_in(text) else []
 
     def __bool__(self) -> bool:
@@ -290,7 +287,6 @@ class _Texts:
 
     @property
     def text(self) -> str:
-        """All of them as one text."""
         return "".join(container[key] for container, key in self.positions)
 
     def mask(self, spans: list[tuple[int, int]]) -> None:
