@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 import attrs
 import trio
 
-from evaljournal.journal.events import AttemptSucceeded, LimitUnit, RateLimitSeen, Record, ScoringFailed, TrialScored
+from evaljournal.journal.events import AttemptSucceeded, RateLimitSeen, Record, ScoringFailed, TrialScored
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.known_limits import MAX_SLOTS, MINUTE, CallRate
@@ -60,12 +60,10 @@ def shared_limits(identity: object, host: str = "") -> Limits:
 
     Runs with virtual clocks share only with runs of the same clock.
     """
-    key = (identity, type(clock := trio.lowlevel.current_clock()).__name__ == "SystemClock" or id(clock))
+    clock = trio.lowlevel.current_clock()
+    key = (identity, type(clock).__name__ == "SystemClock" or id(clock))
     with _shared_lock:
-        limits = _shared.get(key)
-        if limits is None:
-            limits = _shared[key] = Limits(host)
-        return limits
+        return _shared.setdefault(key, Limits(host))
 
 
 def shared_clock() -> Callable[[], float]:
@@ -306,10 +304,9 @@ class LimitsGate(StartGate):
 
     def fields(self, job: Job) -> Mapping[str, Any]:
         call: LimitedJob | None = job.permits.get(self)
-        need: dict[LimitUnit, float] | None = None
-        if call is not None and call.admitted is not None:
-            need = self.limits.limits.recorded_need(call.admitted)
-        return {"need": need}
+        if call is None or call.admitted is None:
+            return {"need": None}
+        return {"need": self.limits.limits.recorded_need(call.admitted)}
 
     def noted(self, job: Job, name: str, value: Any) -> None:
         call: LimitedJob | None = job.permits.get(self)
