@@ -91,6 +91,7 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path,
         apis = [api for api in owners if is_same_account(api, batch)]
         if batch.id:  # The provider knows whether another key may see it; a search needs the same account.
             apis += [api for api in owners if api.address == prepared.address]
+
         if not apis:
             owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
             problem = f"has calls of {owner}, which is not part of this session or has changed"
@@ -112,7 +113,6 @@ def is_same_account(api: BatchApi, batch: BatchState) -> bool:
 
 
 def _target(task: object, label: str, *, required: bool) -> BatchTarget | None:
-    problem = ""
     if not isinstance(task, Chat):
         problem = "only chat models (--chat) and judges have batches"
     elif task.turns is not None:

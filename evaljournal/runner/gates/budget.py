@@ -62,12 +62,14 @@ class BudgetGate(StartGate):
         """Refuse an attempt that does not fit; keep its reserve otherwise."""
         if not isinstance(job, TrialWork):
             return None
+
         budget, share, variant = self._budget, self._share, job.state.variant
         reserved = budget.reserve(variant, {})
         if len(reserved) < len(budget.limits):
             reserved = budget.reserve(variant, self._estimate(job.case, variant, ""))
         other_runs = None if share is None else share.other_runs()
         job.permits[self] = _Reserve(reserved, other_runs)
+
         if share is not None and len(reserved) < len(budget.limits) and not share.may_explore:
             block: Block | None = Block(reason="unknown", unit=min(budget.limits.keys() - reserved.keys()))
         else:
@@ -129,8 +131,7 @@ class BudgetGate(StartGate):
 
     def _is_settled(self) -> bool:
         """Whether the session will release no reserve: nothing is in flight, and outputs to score must wait for the budget."""
-        share = self._share
-        return self._is_idle and (not self._scheduler.queues.unscored_outputs or (share is not None and share.is_blocked))
+        return self._is_idle and (not self._scheduler.queues.unscored_outputs or self.is_blocking)
 
     @property
     def _is_idle(self) -> bool:
