@@ -82,12 +82,14 @@ class InnerCalls:
             self._has_own_call = True  # It was admitted with the attempt, which has its need.
             self._calls[step] = limits, own_call.admitted
             return CallAdmission()
+
         try:
             limits.check(call.size)
         except OverLimit as exc:
             self.failure = exc
             raise
         stop_at_day_limit(limits, self._scheduler)
+
         started_at, was_closed = trio.current_time(), limits.is_closed
         with self._waiting():
             admitted = await limits.admit(call.size)
@@ -105,6 +107,7 @@ class InnerCalls:
         decision = settings.retry.decide(history, random)
         if not isinstance(decision, RetryIn):
             return None
+
         history.count_retry(decision.reason, decision.delay)
         if limits is not None and failure.retry_after:
             limits.close(failure.retry_after)

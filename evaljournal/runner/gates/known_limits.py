@@ -89,7 +89,6 @@ class KeyLimits:
     """The calls inside attempts start in the order in which they came, so that none is overtaken again and again."""
     _recorded: dict[str, tuple[RateLimitSeen, float]] = attrs.field(init=False, factory=dict[str, tuple[RateLimitSeen, float]])
     """Header → the limit as this run recorded it last, and when: other runs may have seen it before."""
-
     _closed_until: float = attrs.field(init=False, default=0.0)
 
     @property
@@ -242,12 +241,14 @@ class NeededSlots:
         if not self._is_known:
             self._is_known = True
             return 0, f"{text}: the known limit decides when calls start"
+
         latency = self._seconds / self._successes
         self._successes, self._seconds = 0, 0.0
         needed_slots = rate.slots(latency)
         slots = min(needed_slots, max_slots, _MAX_GROWTH * limit)
         if slots <= _SMALL_RAISE * limit:
             return None
+
         self._skipped = slots
         need = "" if rate.limit.unit == "requests" else f" and {rate.need:,.0f} {as_words(rate.limit.unit)}"
         return slots, f"{text} at {duration(latency)}{need} per call need {needed_slots:,} slots"
@@ -286,10 +287,12 @@ class LimitsGate(StartGate):
         job.permits[self] = call = LimitedJob(size)
         if key_limits.limits.impossible(size) is not None:
             return None  # It fails before anything is sent, and takes nothing.
+
         admitted = key_limits.limits.admit(size, key_limits.now())
         if not isinstance(admitted, float):
             call.admitted = admitted
             return None
+
         if key_limits.day_wait() > 0:
             if self._scheduler.is_idle:
                 stop_at_day_limit(key_limits, self._scheduler)
