@@ -95,8 +95,9 @@ class InnerCalls:
             admitted = await limits.admit(call.size)
             if not call.base_url and own_call is not None:
                 own_call.admitted = admitted
-            admission = self._start(step, limits, admitted, round(trio.current_time() - started_at, 6))
-            return admission if admission.need or not was_closed else CallAdmission(waited=trio.current_time() - started_at)
+            waited = round(trio.current_time() - started_at, 6)
+            admission = self._start(step, limits, admitted, waited)
+            return admission if admission.need or not was_closed else CallAdmission(waited=waited)
         raise AttemptEnded("the attempt has ended")
 
     async def wait_again(self, step: int, failure: Failure) -> float | None:
