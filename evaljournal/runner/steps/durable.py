@@ -44,10 +44,10 @@ class _Definition:
 
     function: Callable[..., Any]
     name: str
-    kind: StepKind
-    reuse: bool
-    key: Callable[..., Any] | None
-    usage: Callable[[Any], Any] | None
+    kind: StepKind = "other"
+    reuse: bool = True
+    key: Callable[..., Any] | None = None
+    usage: Callable[[Any], Any] | None = None
     call_size: CallSize | None = None
     """The size of the model call that the task itself makes; it waits for rate limits."""
     parameters: tuple[str, ...] = attrs.field(
@@ -184,7 +184,7 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         raise UsageError('the first argument of step is its name: step("plan", ask, question)')
     if not callable(function):
         raise UsageError(f"step({name!r}, …) calls a function; it got {type(function).__name__}")
-    definition = _Definition(function, name, "other", True, None, None)  # noqa: FBT003  # as named in the class
+    definition = _Definition(function, name)
     return (_async_wrapper(definition) if is_async(function) else _plain_wrapper(definition))(*args, **kwargs)
 
 
@@ -194,7 +194,7 @@ class DurableSteps:
     async def model_step(
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
     ) -> Any:
-        definition = _Definition(call, name, "model", True, lambda: request, lambda _: usage(), size)  # noqa: FBT003  # as named in the class
+        definition = _Definition(call, name, "model", key=lambda: request, usage=lambda _: usage(), call_size=size)
         return await _async_wrapper(definition)()
 
     def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
