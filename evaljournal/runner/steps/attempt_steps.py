@@ -147,10 +147,9 @@ class RecordedResult:
     """The attempt that used it last, and the number of the step that called it there; 0: the task itself."""
 
     def record_use(self, steps: "AttemptSteps", step: "Step") -> None:
-        event = StepReused(
-            trial=steps.trial, attempt=steps.attempt, step=step.number, completed_seq=self.seq, parent=step.parent
+        steps.record(
+            StepReused(trial=steps.trial, attempt=steps.attempt, step=step.number, completed_seq=self.seq, parent=step.parent)
         )
-        steps.record(event)
         steps.inputs.record(step.number, step.input)
 
 

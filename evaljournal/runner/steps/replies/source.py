@@ -316,7 +316,6 @@ class _TrialReader:
 
     def _reply(self, event: events.StepCompleted | events.StepFailed, record: Record, step: StepDetails) -> RecordedReply:
         """Return the reply of a step that an event has recorded, and that has this place in the attempt."""
-        is_replayed = isinstance(event, events.StepReplayed)
         return RecordedReply(
             seq=record.seq,
             output=step.output,
@@ -328,7 +327,7 @@ class _TrialReader:
             run=self._source.run,
             head=record.h,
             input=step.input,
-            reusable=is_replayed or bool(step.error) or step.reusable,
+            reusable=isinstance(event, events.StepReplayed) or bool(step.error) or step.reusable,
             error=step.error,
             message=step.message,
         )
