@@ -150,7 +150,7 @@ class RecordedResult:
         steps.record(
             StepReused(trial=steps.trial, attempt=steps.attempt, step=step.number, completed_seq=self.seq, parent=step.parent)
         )
-        steps.inputs.record(step.number, step.input)
+        steps.inputs.add(step.number, step.input)
 
 
 @attrs.define(eq=False)  # Faster to create than a frozen class.
@@ -296,7 +296,8 @@ class AttemptSteps:
             self.gate.end(step.number, usage)
         if usage or self._inner_usage_parents:
             self._add_usage(step, usage)
-        input_to_record, continues = self.inputs.record(step.number, step.input)
+
+        input_to_record, continues = self.inputs.new_part(step.input)
         event = StepCompleted(  # A mapping of the fields shared with `StepFailed` would be slower, and every step ends here.
             trial=self.trial,
             attempt=self.attempt,
@@ -317,6 +318,7 @@ class AttemptSteps:
             waited=step.admission.waited + step.waited,
         )
         self.record(event)
+        self.inputs.add(step.number, step.input)
 
     def add_reported(self, descriptions: Sequence[ReportedStep], duration: float) -> None:
         """Record steps that were executed elsewhere during a call that took `duration` seconds; none took longer."""
@@ -334,7 +336,7 @@ class AttemptSteps:
 
     def fail(self, step: Step, exc: BaseException) -> None:
         error = describe(exc)
-        input_to_record, continues = self.inputs.record(step.number, step.input)
+        input_to_record, continues = self.inputs.new_part(step.input)
         event = StepFailed(
             trial=self.trial,
             attempt=self.attempt,
@@ -354,6 +356,7 @@ class AttemptSteps:
             waited=step.admission.waited + step.waited,
         )
         self.record(event)
+        self.inputs.add(step.number, step.input)
 
     def has_inner_usage(self, step: Step) -> bool:
         """Return whether steps inside a step have recorded usage, which its own result may repeat."""

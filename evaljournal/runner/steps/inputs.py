@@ -171,16 +171,20 @@ class RecordedInputs:
 
     def __init__(self) -> None:
         self._recent_inputs: tuple[tuple[int, StepInput], ...] = ()
-        """Number and input; replaced, not changed, because steps may end in several threads."""
+        """Number and input; replaced, not changed, because steps may end in several threads; one that is lost costs space."""
 
-    def record(self, number: int, new_input: StepInput) -> tuple[Any, int]:
-        """Add the input of a step that ended; return the part to record, and the number of the step that it continues, or 0."""
+    def new_part(self, new_input: StepInput) -> tuple[Any, int]:
+        """Return the part of an input to record, and the number of the step that it continues, or 0."""
         if not new_input.fields:
             return orjson.loads(new_input.content), 0
         tails, continues = self._tails(new_input)
-        self._recent_inputs = (*self._recent_inputs[1 - _CANDIDATES :], (number, new_input))
         value = {key: orjson.loads(tails.get(key) or _close(field)) for key, field in new_input.fields.items()}
         return value, continues
+
+    def add(self, number: int, recorded_input: StepInput) -> None:
+        """Add the input of a step whose end was recorded. Not before: a step of another thread may be recorded in between."""
+        if recorded_input.fields:
+            self._recent_inputs = (*self._recent_inputs[1 - _CANDIDATES :], (number, recorded_input))
 
     def find_prefix(self, key: str, value: Any) -> _LongList | None:
         """Return an earlier input's list that this one begins with, if nothing in it resembles a secret; otherwise None."""

@@ -100,8 +100,9 @@ class RecordedReply(RecordedResult):
             raise failure
         if self.inner:
             self.record_inner(steps, step.number)
-        input_to_record, continues = steps.inputs.record(step.number, step.input)
+        input_to_record, continues = steps.inputs.new_part(step.input)
         self._record(steps, step.number, step.parent, input_to_record, continues)
+        steps.inputs.add(step.number, step.input)
 
     def record_inner(self, steps: AttemptSteps, number: int) -> None:
         """Record the steps inside it as those of the step with this number, numbered as they started."""
