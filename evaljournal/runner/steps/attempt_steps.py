@@ -330,6 +330,7 @@ class AttemptSteps:
                 step.parent = caller.number
             step.started_at -= min(description.elapsed, duration)
             open_steps[description.id] = step
+
         for description in descriptions:
             if description.id in open_steps:  # An id may occur twice.
                 self.complete(open_steps.pop(description.id), mask_output(description.output), description.usage)

@@ -75,6 +75,7 @@ class _Definition:
         except Exception as exc:  # Raised by the user's `usage`.
             steps.fail(step, exc)
             raise
+
         steps.complete(step, output, usage)
         return output
 
@@ -165,6 +166,7 @@ def durable(
         raise UsageError(f"{function.__name__} is a generator; a step returns one result")
     if not callable(function):
         raise UsageError(f"a step calls a function, not {type(function).__name__}")
+
     definition = _Definition(function, name or str(getattr(function, "__name__", "step")), kind, reuse, key, usage)
     wrapper = _async_wrapper(definition) if inspect.iscoroutinefunction(function) else _plain_wrapper(definition)
     return functools.wraps(function)(wrapper)
@@ -207,9 +209,11 @@ def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return definition.function(*args, **kwargs)
+
         step = definition.step(steps, args, kwargs)
         if (earlier_result := steps.begin(step)) is not None:
             return earlier_result.output
+
         outer_token = enter_step(step.number)
         try:
             result = definition.function(*args, **kwargs)
@@ -218,6 +222,7 @@ def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:
             raise
         finally:
             leave_step(outer_token)
+
         if inspect.isawaitable(result):  # The method of an async client may be a plain function.
             return _await_and_record(definition, steps, step, result)
         output = definition.record_result(steps, step, result)
@@ -232,6 +237,7 @@ def _async_wrapper(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return await definition.function(*args, **kwargs)
+
         step = definition.step(steps, args, kwargs)
         if (earlier_result := steps.begin(step)) is not None:
             return earlier_result.output
@@ -252,6 +258,7 @@ async def _await_and_record(definition: _Definition, steps: AttemptSteps, step: 
         raise
     finally:
         leave_step(outer_token)
+
     output = definition.record_result(steps, step, value)
     if steps.wait_durable is not None:
         await wait_in_loop(steps)

@@ -103,12 +103,14 @@ def _serialize(
         if content.rfind(b"null") >= 0:  # Takes half the time of `in`.
             canonical(value, _label(step))  # Raises an error if null stands for NaN.
         return content, _NO_FIELDS, _NO_FIELDS, content
+
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"the input of step {step!r} has the key {key!r}; JSON keys must be strings")
     fields: dict[str, bytes] = {}
     lists: dict[str, _LongList] = {}
     parts, new_parts = list[bytes](), list[bytes]()
+
     for key in sorted(value):
         field, new_json, long_list = _serialize_field(value[key], step, key, earlier_inputs)
         if b"null" in new_json:

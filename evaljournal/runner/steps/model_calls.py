@@ -189,6 +189,7 @@ class StepReply(Reply):
             output["base64"] = base64.b64encode(content).decode()
             if not self.is_readable:
                 output["content_encoding"] = self.coding
+
         masked_output: dict[str, Any] = mask_output(output)
         return masked_output
 

@@ -80,6 +80,7 @@ class Gateway:
         # A thread cannot be cancelled: it gets the error of the provider, and ends by itself.
         attempt = GatewayAttempt(steps, is_cancellable=not (isinstance(task, FunctionTask) and task.loop is None))
         output = None
+
         with self._open_attempt(attempt) as token:
             environment = agent_environment(f"http://{HOST}:{self.port}/{token}", self._environment)
             try:
@@ -89,6 +90,7 @@ class Gateway:
                 if attempt.failure is None:
                     raise
                 raise attempt.failure from exc
+
         if attempt.failure is not None:
             raise attempt.failure
         return output
@@ -123,15 +125,18 @@ class Gateway:
         path, _, query = request.target.partition("?")
         _, _, token_and_path = path.partition("/")
         token, slash, api_path = token_and_path.partition("/")
+
         attempt = self._attempts.get(token)
         if attempt is None:
             message = "no attempt in flight has this address: the attempt has ended, or the address is wrong"
             await connection.reject(HTTPStatus.FORBIDDEN, message)
             return
+
         has_place = connection in self._connections or len(self._connections) < MAX_CONNECTIONS
         if has_place:
             self._connections.add(connection)
             connection.authorize()
+
         template, model = split_model(slash + api_path)
         if (route_and_client := self._routes.get(template)) is None:
             await connection.reject(
@@ -142,6 +147,7 @@ class Gateway:
         if request.method != route.method:
             await connection.reject(HTTPStatus.METHOD_NOT_ALLOWED, f"use {route.method}", (b"allow", route.method.encode()))
             return
+
         length = request.length
         if length is not None and length > MAX_BYTES:
             raise RequestTooLarge(MAX_BYTES)
@@ -151,6 +157,7 @@ class Gateway:
                 None, TooManyConnections(f"the gateway has {MAX_CONNECTIONS:,} open connections, its maximum; use fewer slots")
             )
             return
+
         attempt.calls.add(connection.call_scope)
         try:
             if length is not None and length <= SMALL_REPLY:

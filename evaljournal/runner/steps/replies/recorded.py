@@ -204,10 +204,12 @@ def missing_reply(
     """Return the error of a call without a reply; `replies` are those of its trial that were not used; `step` 0: it is none."""
     name = key[0]
     label, trial = printable(name, _NAME_CHARS), printable(trial, _NAME_CHARS)
+
     problem = f"no reply is recorded for {f'step {step:,} of {trial} ({label})' if step else f'the {label} of {trial}'}"
     failed = next((reply for reply in replies if reply.error and reply.key == key), None)
     if failed is not None:
         error = printable(f"{failed.error}: {failed.message}", _TEXT_CHARS)
+
         return ReplyMissing(f"{problem}: it failed in {sources} ({error}); --replay-errors replays failures")
     asked_text = rules.request_text(name, asked)
     texts = [(reply, rules.request_text(reply.name, reply.input)) for reply in replies if not reply.error]

@@ -208,9 +208,11 @@ def open_run(name: str, *, pools: bool = False) -> ReplySource:
     if is_held(path):
         hint = f"wait for its end, or interrupt it; {command('status', path)} shows it"
         raise UsageError(f"{name} is a run in progress", hint=hint)
+
     source = ReplySource(name, partial(_records_at, path))
     for record in read(path, load_blobs=False):
         source.add(record)
+
     if not source.has_replies:
         raise UsageError(f"{name} has recorded no replies", hint=HOW_TO_RECORD)
     if isinstance(source.definition, Blob):
