@@ -6,6 +6,7 @@ Error messages quote requests, and requests contain keys. A secret is replaced b
 import base64
 import os
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -46,16 +47,21 @@ class SecretValues:
 
     def __init__(self) -> None:
         self.values: dict[str, None] = {}
+        self._adding = threading.Lock()
         self._markers: tuple[str, ...] = ()
         self._pattern = re.compile(r"(?!)")
 
     def add(self, value: str) -> None:
+        """Search for a value from now on; another thread that adds the same one may rely on that, too."""
         if value in self.values:
             return
-        self.values[value] = None
-        forms = [form for value in sorted(self.values, key=len, reverse=True) for form in _forms(value)]
-        self._markers = tuple(dict.fromkeys(max(re.findall(r"[A-Za-z0-9]+", form), key=len, default="") for form, _ in forms))
-        self._pattern = re.compile("|".join(pattern for _, pattern in forms))
+        with self._adding:  # Otherwise a thread could replace the search by one without the value of another.
+            values = sorted([*self.values, value], key=len, reverse=True)
+            forms = [form for any_value in values for form in _forms(any_value)]
+            markers = (max(re.findall(r"[A-Za-z0-9]+", form), key=len, default="") for form, _ in forms)
+            self._pattern = re.compile("|".join(pattern for _, pattern in forms))
+            self._markers = tuple(dict.fromkeys(markers))
+            self.values[value] = None
 
     def may_be_in(self, text: str) -> bool:
         """Return whether a text may contain one of the values; false positives are rare."""
