@@ -210,11 +210,13 @@ class Judge(ChatScorer):
         values = {choice.casefold(): value for choice, value in self.choices.items()}
         words = "|".join(re.escape(choice) for choice in sorted(values, key=len, reverse=True))
         matches = deque(re.finditer(rf"verdict[\W_]{{1,8}}({words})(?![^\W_])", reply, re.IGNORECASE), maxlen=1)
+
         if matches:
             choice, reason = matches[0][1], reply[: matches[0].start()]
         else:
             reason, _, last_line = reply.rstrip().rpartition("\n")
             choice = last_line.strip(_MARKUP)
+
         if choice.casefold() not in values:
             raise InvalidReply(
                 f"the judge gave no verdict ({', '.join(self.choices)}); its reply ends with {mask(reply[-2_000:])[-300:]!r}"
@@ -238,6 +240,7 @@ class Judge(ChatScorer):
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": self.reminder},
             ]
+
         reply = await ask(client, self.chat.model, messages, scorer_input, request)
         try:
             return self.verdict(reply)

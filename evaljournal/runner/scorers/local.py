@@ -53,8 +53,9 @@ def difference_of(value: Any, expected: Any, path: str = "") -> str | None:  # n
             for index, (item, expected_item) in enumerate(zip(value, expected, strict=False)):
                 if difference := difference_of(item, expected_item, f"{path}[{index}]"):
                     return difference
-            lengths = f"{len(value)} items, expected {len(expected)}"
-            return None if len(value) == len(expected) else f"{path or 'output'} has {lengths}"
+            if len(value) == len(expected):
+                return None
+            return f"{path or 'output'} has {len(value)} items, expected {len(expected)}"
         case _:
             if isinstance(value, bool) == isinstance(expected, bool) and value == expected:
                 return None

@@ -119,6 +119,7 @@ def parameters_of(function: Callable[..., Any], label: str, available: Sequence[
         parameters = inspect.signature(function).parameters
     except ValueError as exc:
         raise UsageError(f"{label}: its parameters are unknown; wrap it in a function that has some") from exc
+
     names: list[str] = []
     for parameter in parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
