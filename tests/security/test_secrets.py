@@ -429,6 +429,16 @@ def test_keys_of_objects_in_outputs_are_masked() -> None:
     assert mask_output(deep) is deep  # The journal rejects it.
 
 
+def test_an_output_with_other_keys_than_texts_fails_its_trial(path: Path) -> None:
+    """It cannot be recorded, with or without secrets to mask, and the error that quotes it has none."""
+    add_secret(VALUE)
+    run_real(define_real(lambda _: {1: VALUE}, name="it"), path)
+    [failure] = events(path, AttemptFailed)
+
+    assert "Unserializable" == failure.error
+    assert VALUE.encode() not in recorded_bytes(path)
+
+
 @pytest.mark.parametrize(
     "value", ["abcdefgh12&ijklmnop34567qrstuvwx", "abcdefgh12=ijklmnopqrst", "short&part&s123&abcdefghijkl"]
 )

@@ -243,11 +243,14 @@ def mask_output(output: Any) -> Any:
         return output if masked_output == output else masked_output
     if not isinstance(output, dict | list):
         return output
+
     texts_by_path = _texts(output)
     objects = (container for container in _containers(output) if isinstance(container, dict))
-    has_keys = any(sent_secrets.may_be_in(key) for fields in objects for key in fields)
+    keys = (key for fields in objects for key in fields)
+    has_keys = any(isinstance(key, str) and sent_secrets.may_be_in(key) for key in keys)  # The journal rejects any other key.
     if not has_keys and not any(sent_secrets.spans(texts.text) for texts in texts_by_path.values()):
         return output
+
     try:
         masked_output = orjson.loads(orjson.dumps(output))
     except TypeError:  # It is not JSON or nested too deeply, and cannot be recorded.
