@@ -161,8 +161,8 @@ _LIBRARY_PREFIXES = (
 _TESTING_MODULE = os.path.join(_ROOT, "runner", "testing.py")
 """Simulated tasks for tests; they count as the user's own code."""
 _PACKAGE_DIRECTORIES = frozenset({"site-packages", "dist-packages"})
-_OWN_TASKS = ("evaljournal.runner.calls.", "evaljournal.runner.calls.http.")
-"""Module prefixes of our own task errors, whose traceback would only show our own code."""
+_OWN_TASKS = "evaljournal.runner.calls."
+"""Module prefix of our own task errors, whose traceback would only show our own code."""
 
 
 def classify(exc: BaseException, *, now: float) -> Failure:
@@ -204,6 +204,7 @@ def worst_failure(failures: list[Failure]) -> Failure:
 def describe(exc: BaseException) -> Description:
     if isinstance(exc, RemoteError):
         return exc.description
+
     cls = type(exc)
     name = public_name(cls)
     message = _call_safely(lambda: str(exc), lambda error: f"(its str() raised {type(error).__name__})")
@@ -213,6 +214,7 @@ def describe(exc: BaseException) -> Description:
         lambda: "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__))),
         lambda error: f"(formatting its traceback raised {type(error).__name__})",
     )
+
     return Description(
         type=name,
         message=_shorten(message, _MAX_MESSAGE),
@@ -296,6 +298,7 @@ def _recognize(exc: BaseException, now: float) -> Failure | None:
     if isinstance(exc, RateLimited | Fatal):
         category: FailureCategory = "fatal" if isinstance(exc, Fatal) else "rate_limited"
         return Failure(category=category, retry_after=_seconds_to_wait(exc, now))
+
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _error_code(exc)
     if rule := matching_rule(status, _fields(exc)):
@@ -380,12 +383,14 @@ def _seconds_to_wait(exc: BaseException, now: float, *, max_reset: float | None 
     seconds = _attribute(exc, "retry_after")
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
         return float(seconds)
+
     response = _attribute(exc, "response")
     aws_headers = _field(_field(response, "ResponseMetadata"), "HTTPHeaders")
     litellm_headers = _attribute(exc, "litellm_response_headers")
     sources = (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers)
     all_headers = [_lower_case_headers(headers) for headers in sources]
     waits = [requested_wait(headers, now) for headers in all_headers]
+
     if max_reset is not None:
         fields = _fields(exc)
         repeated_headers = {name.lower(): values[0] for name, values in fields.items()}  # OpenRouter repeats headers in bodies.
