@@ -87,7 +87,6 @@ class _OpenBatch:
     is_checked: bool = False
     """Whether the provider was asked in this session, or the batch was submitted in it."""
     is_unlisted: bool = False
-    """Whether it was looked for and not listed."""
     status: BatchStatus | None = None
     """The last status, once it has ended."""
 

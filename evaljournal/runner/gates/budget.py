@@ -30,8 +30,6 @@ Estimate = Callable[[Case, str, str], Amounts]
 
 @attrs.frozen
 class _Reserve:
-    """What the record of a start has about the budget."""
-
     reserved: Amounts
     other_runs: Amounts | None
     """Amounts that the other runs of the suite have spent and reserved; None without a shared budget."""

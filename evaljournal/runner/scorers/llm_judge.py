@@ -162,7 +162,6 @@ class Judge(ChatScorer):
 
     @property
     def takes_trajectory(self) -> bool:
-        """Whether the rubric contains `{trajectory}`."""
         return "trajectory" in self._rubric.fields
 
     def prompt(self, output: Any, case: Case, trajectory: Sequence[StepDetails] = ()) -> str:

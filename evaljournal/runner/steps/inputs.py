@@ -63,7 +63,6 @@ class StepInput:
     fields: Mapping[str, bytes]
     """The JSON of each field, that of a list without its closing bracket; empty if no field is a list or an object."""
     lists: Mapping[str, _LongList] = attrs.field(eq=False, repr=False)
-    """The fields that are long lists."""
     fingerprint: str
     is_plain: bool
     """Whether it has long lists, and nothing in it resembles a secret or NaN."""
