@@ -162,7 +162,9 @@ def test_a_retry_after_closes_the_key(path: Path, server: Server, name: str) -> 
 
     assert seconds > 0.4
     assert 3 == len(server.requests(name))
-    assert sorted(step.waited > 0.4 for step in events(path, StepCompleted)) == [True, True]
+    waits = [step.waited for step in events(path, StepCompleted)]
+    assert [True, True] == [seconds > 0.4 for seconds in waits]
+    assert [round(seconds, 6) for seconds in waits] == waits
 
 
 AGENT: Final = """

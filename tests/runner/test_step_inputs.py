@@ -14,7 +14,7 @@ LONG = [{"role": "user", "content": f"message {number} " + "words " * 40} for nu
 def after(messages: Any) -> tuple[RecordedInputs, StepInput]:
     """Return the inputs of an attempt whose first step has ended, and the input of that step."""
     inputs, first = RecordedInputs(), step_input({"messages": messages}, "ask")
-    inputs.record(1, first)
+    inputs.add(1, first)
     return inputs, first
 
 
@@ -25,7 +25,7 @@ def test_a_common_beginning_changes_nothing() -> None:
     request = step_input(value, "ask", earlier_inputs=inputs)
 
     assert step_input(value, "ask") == request
-    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.record(2, request)
+    assert ({"messages": [{"role": "user", "content": "more"}], "seed": 1}, 1) == inputs.new_part(request)
 
 
 @pytest.mark.parametrize("messages", [LONG, LONG[:1], [{"role": "user", "content": "the password: hunter22"}, *LONG]])
@@ -38,7 +38,7 @@ def test_a_secret_after_a_common_beginning_is_masked(messages: list[Any]) -> Non
     )
     named = step_input({"messages": messages, "api_key": "abcdefgh12345678"}, "ask", earlier_inputs=inputs)
 
-    recorded = repr((request, inputs.record(2, request), named, inputs.record(3, named)))
+    recorded = repr((request, inputs.new_part(request), named, inputs.new_part(named)))
     assert not [secret for secret in (key, "abcdefgh12345678", "hunter22") if secret in recorded]
 
 
@@ -66,7 +66,7 @@ def test_an_element_that_is_changed_in_place_is_noticed(before: Any, changed: An
 
     assert request == step_input({"messages": messages}, "ask")
     assert request.fingerprint != first.fingerprint
-    assert inputs.record(2, request) == ({"messages": messages}, 0)
+    assert inputs.new_part(request) == ({"messages": messages}, 0)
 
 
 @pytest.mark.parametrize("element", ["a", 1, {"content": ["a", {"b": None}]}, {"content": ["a", {"b": "c"}]}, [], {}])
@@ -78,10 +78,11 @@ def test_each_step_records_only_what_it_adds(element: Any) -> None:
         messages.append(element)
         request = step_input({"messages": messages}, "ask", earlier_inputs=inputs)
         assert request == step_input({"messages": messages}, "ask")
-        assert inputs.record(number, request) == ({"messages": [element]}, number - 1)
+        assert inputs.new_part(request) == ({"messages": [element]}, number - 1)
+        inputs.add(number, request)
 
     request = step_input({"messages": messages}, "ask", earlier_inputs=inputs)
-    assert inputs.record(5, request) == ({"messages": []}, 4)
+    assert inputs.new_part(request) == ({"messages": []}, 4)
 
 
 @pytest.mark.parametrize("before", [None, 1.5])

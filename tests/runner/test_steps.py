@@ -31,6 +31,8 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.runs.trajectory import Trajectory, recorded_step
 from evaljournal.runner.retries.rules import retry_rules
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
+from evaljournal.runner.steps.inputs import step_input
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -622,3 +624,51 @@ async def test_what_a_step_changes_in_its_arguments_is_not_recorded(disk: Simula
     assert [(0, ["a"]), (1, ["reply"]), (2, ["reply"])] == [
         (event.continues, event.input["messages"]) for event in events(disk, StepCompleted)
     ]
+
+
+async def test_a_step_continues_only_one_that_is_recorded_before_it() -> None:
+    """A step of another thread ends while the end of one with the same list is being recorded."""
+    recorded: list[tuple[int, int]] = []
+
+    def record(event: StepEvent) -> None:
+        assert isinstance(event, StepCompleted)
+        if event.step == first.number:
+            steps.complete(second, None, None)
+        recorded.append((event.step, event.continues))
+
+    token = trio.lowlevel.current_trio_token()
+    steps = AttemptSteps("trial", 1, record=record, clock=trio.current_time, token=token)
+    first, second = (Step("ask", "other", step_input({"messages": ["a", text]}, "ask"), reusable=True) for text in "bb")
+    steps.begin(first)
+    steps.begin(second)
+    steps.complete(first, None, None)
+
+    assert [(2, 0), (1, 0)] == recorded
+
+
+def test_a_step_in_the_loop_continues_one_of_a_thread(path: Path) -> None:
+    """The end of the step in the thread still waits for the loop when the step in the loop ends; its record comes first."""
+    may_start, has_ended = threading.Event(), threading.Event()
+
+    def count_messages(*, messages: list[str]) -> int:
+        return len(messages)
+
+    def end_in_thread(messages: list[str]) -> None:
+        may_start.wait(10.0)
+        step("in thread", count_messages, messages=messages)
+        has_ended.set()
+
+    async def agent(question: str) -> int:
+        messages = [question, "b"]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, end_in_thread, messages)
+            await trio.testing.wait_all_tasks_blocked()
+            may_start.set()
+            has_ended.wait(10.0)
+            length: int = step("in the loop", count_messages, messages=[*messages, "c"])
+        return length
+
+    run_real(define_real(agent, loop="trio"), path)
+
+    assert [("in thread", 0), ("in the loop", 1)] == [(event.name, event.continues) for event in events(path, StepCompleted)]
+    assert verify(path).ok

@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -87,6 +89,20 @@ def test_any_value_is_masked(value: str, before: bytes) -> None:
     assert value not in values.mask(f"x{value}y")
     assert "***" in values.mask(json.dumps({"text": value}))
     assert "***" in values.mask(encoded)
+
+
+def test_values_that_threads_add_at_the_same_time_are_all_masked() -> None:
+    """The search that a slower thread makes does not replace one that has more values."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for number in range(50):
+                values, texts = SecretValues(), [f"{letter}/{number}+form=4711" for letter in "ab"]
+                list(threads.map(values.add, texts))
+                assert ["***", "***"] == [values.mask(text) for text in texts]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,6 +427,16 @@ def test_keys_of_objects_in_outputs_are_masked() -> None:
     for _ in range(1_000):
         deep = [deep]
     assert mask_output(deep) is deep  # The journal rejects it.
+
+
+def test_an_output_with_other_keys_than_texts_fails_its_trial(path: Path) -> None:
+    """It cannot be recorded, with or without secrets to mask, and the error that quotes it has none."""
+    add_secret(VALUE)
+    run_real(define_real(lambda _: {1: VALUE}, name="it"), path)
+    [failure] = events(path, AttemptFailed)
+
+    assert "Unserializable" == failure.error
+    assert VALUE.encode() not in recorded_bytes(path)
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,9 @@ class RunLoop:
         self._waking = threading.Lock()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the loop's thread, unless the loop has ended; from another thread, soon."""
+        """Call a function in the loop's thread, unless the loop has ended; from another thread, soon, in order."""
         if threading.get_ident() == self._thread:
+            self.catch_up()  # A step that ends here may continue one that ended in a thread.
             function(*arguments)
             return
         self._calls.append((function, arguments))
@@ -141,8 +142,9 @@ class RunLoop:
     def _make_calls(self) -> None:
         self._is_woken = False  # First: a call that is added from now on wakes the loop again.
         for _ in range(len(self._calls)):
-            function, arguments = self._calls.popleft()
-            function(*arguments)
+            if self._calls:  # A call may have made those after it.
+                function, arguments = self._calls.popleft()
+                function(*arguments)
 
 
 class Shutdown:

@@ -28,17 +28,13 @@ class BatchTarget:
     scorer: str = ""
     """Name of the judge; empty: the calls are those of the task."""
     version: str = ""
-    """Version of the judge."""
 
 
 @attrs.frozen
 class BatchTargets:
-    """The tasks and judges whose calls can be lines of batches."""
-
     _tasks: Mapping[str, tuple[Chat, BatchTarget]]
     """Variant → model and target; the model of a target may contain fields of the case."""
     _judges: Mapping[str, BatchTarget]
-    """Scorer → target."""
 
     @classmethod
     def of(cls, evaluation: Evaluation[Any, Any, Any], *, required: bool = False) -> "BatchTargets":
@@ -95,6 +91,7 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path,
         apis = [api for api in owners if is_same_account(api, batch)]
         if batch.id:  # The provider knows whether another key may see it; a search needs the same account.
             apis += [api for api in owners if api.address == prepared.address]
+
         if not apis:
             owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
             problem = f"has calls of {owner}, which is not part of this session or has changed"
@@ -116,7 +113,6 @@ def is_same_account(api: BatchApi, batch: BatchState) -> bool:
 
 
 def _target(task: object, label: str, *, required: bool) -> BatchTarget | None:
-    problem = ""
     if not isinstance(task, Chat):
         problem = "only chat models (--chat) and judges have batches"
     elif task.turns is not None:

@@ -81,14 +81,12 @@ class _OpenBatch:
 
     api: BatchApi
     due: float = 0.0
-    """When to ask the provider next."""
     interval: float = 0.0
     is_cancelled: bool = False
     """Whether this session has cancelled it."""
     is_checked: bool = False
     """Whether the provider was asked in this session, or the batch was submitted in it."""
     is_unlisted: bool = False
-    """Whether it was looked for and not listed."""
     status: BatchStatus | None = None
     """The last status, once it has ended."""
 
@@ -97,7 +95,6 @@ class BatchGate(StartGate):
     """Passes the line of a job, if it has one, on to its call; all lanes of a session with batches have it."""
 
     def fields(self, job: Job) -> Mapping[str, Any]:
-        """Return the batch and the line of a reply that was collected."""
         line: BatchLine | None = job.permits.get(self)
         return {"batch": line.batch, "line": line.number} if line is not None and line.batch else {}
 
@@ -107,8 +104,6 @@ class BatchGate(StartGate):
 
 
 class Batcher:
-    """Holds jobs, sends them in batches, and collects their replies."""
-
     def __init__(
         self,
         scheduler: Scheduler,
@@ -131,9 +126,11 @@ class Batcher:
         self._scheduler = scheduler
         self._budget = budget
         self._gate = gate
+
         # Their replies are there, so nothing limits how many are in flight; the gates still see their records.
         policy = KeyPolicy(Fixed, 1, patience=0.0)
         self._answered_lane = Lane("", policy, scheduler.gates, is_live=False)
+
         self._shutdown = scheduler.shutdown
         self._tasks = tasks
         self._in_flight = in_flight
@@ -141,22 +138,23 @@ class Batcher:
         self._leave = leave
         self._cancels = cancels
         self._settings = settings
+
         recorder = scheduler.recorder
         self._journal = recorder.journal
         self._state = recorder.state
         self._lines = recorder.state.batches.lines
         self._record = recorder.record
         self._wall = recorder.clock.wall
+
         scheduler.on_idle = self.wake
         scheduler.queues.hold_with(self.hold)
+
         self._groups: dict[BatchTarget, _Group] = {}
-        """Jobs that are held for the next batches."""
         self._jobs: dict[tuple[str, str], Job] = {}
         """Trial and scorer → job whose line is in an open batch."""
         self._open = {number: _OpenBatch(api) for number, api in open_batches.items()}
         self._wake_event = trio.Event()
         self.is_sending = False
-        """Whether a batch is being submitted."""
         self._problem = ""
         """Why the provider could not be asked."""
 
@@ -187,7 +185,6 @@ class Batcher:
         return len(self._scheduler.queues.answered)
 
     def _target_of(self, job: Job) -> BatchTarget | None:
-        """Return where the calls of a job are sent; None if they cannot be lines of a batch."""
         if isinstance(job, ScorerCall):
             return self._targets.of_scorer(job.scorer.scorer.name)
         return self._targets.of_attempt(job.case, job.state.variant)
@@ -198,7 +195,6 @@ class Batcher:
         self._scheduler.wake()
 
     def _put_live(self, job: Job) -> None:
-        """Queue a job whose call is made now."""
         self._scheduler.queues.put_live(job)
         self._scheduler.wake()
 
@@ -207,21 +203,23 @@ class Batcher:
         if self._lines.line_of(*job.id) is not None:
             self._jobs[job.id] = job
             return True
+
         job.permits.pop(self._gate, None)
         if self._cancels and (not job.id[1] or self._target_of(job) is not None):
             return True  # The session ends with the batches.
+
         target, missed = self._target_of(job) if self._settings.batch else None, self._lines.missed_batches(*job.id)
         if target is None or (self._settings.batch_fallback and (job.was_sent or missed)):
             return False
         if missed > self._settings.retry.errors:
             job.permits[self._gate] = BatchLine(failure=Fatal(f"no result in {plural(missed, 'batch', 'batches')}"))
             return False
+
         self._group(target).jobs.append(job)
         self.wake()
         return True
 
     async def run(self) -> None:
-        """Submit, poll and collect, until the session is stopped."""
         while not self._shutdown.is_stopping:
             self._wake_event = trio.Event()
             await self._check_open_batches()
@@ -253,6 +251,7 @@ class Batcher:
         """Look for a batch whose submission is unclear; if it is not listed twice, its lines are free."""
         state, now = self._state.batches[number], trio.current_time()
         known_ids = {other.id for other in self._state.batches.values() if other.id}
+
         try:
             submitted = await batch.api.find(state.prepared, datetime.fromisoformat(state.prepared_at), known_ids)
         except OwnerUnknown as exc:
@@ -277,26 +276,27 @@ class Batcher:
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
             self._handle_problem(number, batch, exc)
             return
+
         batch.is_checked, batch.is_cancelled, self._problem = True, self._cancels, ""
         is_changed = (state.state, state.completed, state.failed) != (status.state, status.completed, status.failed)
         is_asked_again = state.state == "incomplete" and status.is_ended
         if not is_asked_again and (is_changed or (status.message and status.message != state.message)):
             self._record_change(number, status, status.state, status.message)
             batch.interval = 0.0
+
         if status.is_ended:
             batch.status = status
         else:
             self._postpone(batch)
 
     def _record_change(self, number: int, counts: BatchStatus | BatchState, state: str, message: str) -> None:
-        total = counts.total if isinstance(counts, BatchStatus) else counts.lines
         self._record(
             BatchChanged(
                 batch=number,
                 state=state,
                 completed=counts.completed,
                 failed=counts.failed,
-                total=total,
+                total=counts.total if isinstance(counts, BatchStatus) else counts.lines,
                 expires=counts.expires,
                 message=message,
             )
@@ -319,6 +319,7 @@ class Batcher:
         failure, error = self._settings.retry.classify_and_describe(exc, now=self._wall())
         problem = f"{error.type}: {error.message}"
         submitted = self._state.batches[number]
+
         if isinstance(exc, BatchNotFound | WrongAccount) and not is_same_account(batch.api, submitted):
             text = f"{exc}; batch {number} was submitted with another API key: use that one, or one of the same project"
             fork = f"`evaljournal fork --at {submitted.prepared_seq - 1}` continues before it, and its lines are paid again"
@@ -359,21 +360,25 @@ class Batcher:
             batch.status = None
             self._handle_problem(number, batch, exc)
             return
+
         with results:
             lines, unused = await self._distribute(number, results)
         await self._wait_used(number)
         if self._shutdown.is_stopping:
             return
+
         open_lines = self._lines.open_lines(number)
         if lines & open_lines.keys():  # Trials that are not part of this session; another one uses their results.
             batch.status, batch.due = None, math.inf
             self._end_if_done()
             return
+
         counted = min(status.completed, self._state.batches[number].lines)
         if len(lines) < counted and open_lines and not self._cancels:
             text = f"batch {number} has {plural(len(lines), 'result')}, but the provider counts {counted:,} and may charge all"
             self._lose(number, batch, "incomplete", text, is_final=batch.interval >= _MAX_POLL * self._settings.batch_poll)
             return
+
         self._end(number, status.state, unused=unused, message=status.message)
         if self._cancels:
             return
@@ -398,6 +403,7 @@ class Batcher:
             if not 1 <= line <= len(prepared.trials) or line in lines:
                 unused += 1
                 continue
+
             lines.add(line)
             trial = prepared.trials[line - 1]
             unused += line not in open_lines and (not trial or self._state.trials[trial].stage == "withdrawn")
@@ -407,6 +413,7 @@ class Batcher:
                 del self._jobs[job.id]
                 self._scheduler.queues.answered.append((self._answered_lane, job))
                 self._scheduler.wake()
+
             if self._collected_jobs >= _READ_AHEAD:
                 await self._wait_used(number)
             if self._shutdown.is_stopping:
@@ -414,25 +421,25 @@ class Batcher:
         return lines, unused + results.broken
 
     async def _wait_used(self, number: int) -> None:
-        """Wait until the replies that were collected are used."""
         while not self._shutdown.is_stopping and (self._collected_jobs or self._lines.open[number].in_flight):
             self._wake_event = trio.Event()
             await self._wake_event.wait()
 
     def _end(self, number: int, state: str, *, unused: int = 0, message: str = "") -> None:
         """Record the end of a batch; jobs without a reply are held again, or called live."""
-        scorer, lines = self._lines.open[number].scorer, self._lines.open_lines(number)
-        used_lines = self._lines.open[number].used_lines
+        batch, lines = self._lines.open[number], self._lines.open_lines(number)
         self._record(
-            BatchCollected(batch=number, state=state, results=used_lines, missing=len(lines), unused=unused, message=message)
+            BatchCollected(
+                batch=number, state=state, results=batch.used_lines, missing=len(lines), unused=unused, message=message
+            )
         )
         del self._open[number]
         for group in self._groups.values():
             group.waits_for_end = False
+
         for trial in lines.values():
-            if (job := self._jobs.pop((trial, scorer), None)) is None:
-                continue
-            if not self.hold(job):
+            job = self._jobs.pop((trial, batch.scorer), None)
+            if job is not None and not self.hold(job):
                 self._put_live(job)
         self._end_if_done()
 
@@ -452,10 +459,10 @@ class Batcher:
         if not jobs or self._shutdown.is_stopping:
             group.jobs.extendleft(reversed(jobs))
             return False
-        trials = [job.id[0] for job in jobs]
+
         prepared = BatchPrepared(
             batch=number,
-            trials=trials,
+            trials=[job.id[0] for job in jobs],
             scorer=target.scorer,
             version=target.version,
             model=target.model,
@@ -471,6 +478,7 @@ class Batcher:
         record = self._record(prepared)
         batch = self._open[number] = _OpenBatch(target.api)
         self._jobs.update((job.id, job) for job in jobs)
+
         self.is_sending = True
         try:
             await self._journal.wait_durable(record.seq)
@@ -494,6 +502,7 @@ class Batcher:
         tokens = size = names = 0
         reserved: dict[str, float] | None = None
         max_tokens = math.inf if self._settings.batch_tokens is None else self._settings.batch_tokens - self._open_tokens(api)
+
         while group.jobs and len(lines) < group.max_lines:
             job = group.jobs[0]
             content = await self._render(job)
@@ -501,6 +510,7 @@ class Batcher:
                 group.jobs.popleft()
                 self._put_live(job)
                 continue
+
             line = api.encode(f"{prefix}{len(lines) + 1}", orjson.loads(content))
             line_tokens = -(-text_bytes(content) // _BYTES_PER_TOKEN)
             size, names, tokens = size + len(line) + 1, names + len(orjson.dumps(job.id[0])) + 1, tokens + line_tokens
@@ -512,12 +522,14 @@ class Batcher:
                 self._put_live(job)
                 tokens = size = names = 0
                 continue
+
             if is_too_large or tokens > max_tokens:
                 tokens -= line_tokens
                 if not lines and not self._open:
                     text = f"one line has about {plural(line_tokens, 'token')}, more than batch-tokens (batch_tokens) allows"
                     self._shutdown.stop("quota", text)
                 break
+
             need = {} if self._budget is None else self._budget.reserve_line(job, reserved or {})
             if need is None:
                 tokens -= line_tokens
@@ -526,6 +538,7 @@ class Batcher:
                 break
             if need:
                 reserved = {unit: round((reserved or {}).get(unit, 0.0) + amount, 9) for unit, amount in need.items()}
+
             group.jobs.popleft()
             jobs.append(job)
             lines.append(line)
@@ -540,6 +553,7 @@ class Batcher:
         job.permits[self._gate] = BatchLine()
         await trio.lowlevel.checkpoint()
         self._gate.check(job)
+
         try:
             if isinstance(job, ScorerCall):
                 await job.scorer.task.call(job.input, lambda _: None)

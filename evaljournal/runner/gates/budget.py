@@ -30,16 +30,12 @@ Estimate = Callable[[Case, str, str], Amounts]
 
 @attrs.frozen
 class _Reserve:
-    """What the record of a start has about the budget."""
-
     reserved: Amounts
     other_runs: Amounts | None
     """Amounts that the other runs of the suite have spent and reserved; None without a shared budget."""
 
 
 class BudgetGate(StartGate):
-    """Lets attempts wait for the budget of a run, or of a suite."""
-
     def __init__(
         self, budget: Budget, estimate: Estimate, share: BudgetShare | None, scheduler: Scheduler, *, calls_scorers: bool
     ) -> None:
@@ -64,12 +60,14 @@ class BudgetGate(StartGate):
         """Refuse an attempt that does not fit; keep its reserve otherwise."""
         if not isinstance(job, TrialWork):
             return None
+
         budget, share, variant = self._budget, self._share, job.state.variant
         reserved = budget.reserve(variant, {})
         if len(reserved) < len(budget.limits):
             reserved = budget.reserve(variant, self._estimate(job.case, variant, ""))
         other_runs = None if share is None else share.other_runs()
         job.permits[self] = _Reserve(reserved, other_runs)
+
         if share is not None and len(reserved) < len(budget.limits) and not share.may_explore:
             block: Block | None = Block(reason="unknown", unit=min(budget.limits.keys() - reserved.keys()))
         else:
@@ -77,7 +75,6 @@ class BudgetGate(StartGate):
         return None if self._is_allowed(block) else math.inf
 
     def fields(self, job: Job) -> Mapping[str, Any]:
-        """Return the reserve of an attempt."""
         reserve: _Reserve | None = job.permits.get(self)
         return {} if reserve is None else {"reserved": reserve.reserved, "other_runs": reserve.other_runs}
 
@@ -132,8 +129,7 @@ class BudgetGate(StartGate):
 
     def _is_settled(self) -> bool:
         """Whether the session will release no reserve: nothing is in flight, and outputs to score must wait for the budget."""
-        share = self._share
-        return self._is_idle and (not self._scheduler.queues.unscored_outputs or (share is not None and share.is_blocked))
+        return self._is_idle and (not self._scheduler.queues.unscored_outputs or self.is_blocking)
 
     @property
     def _is_idle(self) -> bool:

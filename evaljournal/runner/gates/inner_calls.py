@@ -62,10 +62,8 @@ class InnerCalls:
         self._paused_at = 0.0
         self._is_over = False
         self.failure: OverLimit | None = None
-        """A call that can never start, which fails the trial."""
 
     def admit_now(self, step: int, call: LimitedCall, *, can_wait: bool = True) -> CallAdmission | None:
-        """Admit a call if no limit of its key is known, or if it cannot wait; None: it may have to wait."""
         limits = self._own_limits if not call.base_url else self._known_limits.get(_identity(call))
         if limits is None and not call.base_url:
             return CallAdmission()
@@ -77,7 +75,6 @@ class InnerCalls:
         return self._start(step, limits, limits.limits.start(size, limits.now()), 0.0)
 
     async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
-        """Wait until a call may start; raise `OverLimit` if it never can."""
         limits = self._own_limits if not call.base_url else self._limits_of(call)
         assert limits is not None
         own_call = self._own_call
@@ -85,23 +82,25 @@ class InnerCalls:
             self._has_own_call = True  # It was admitted with the attempt, which has its need.
             self._calls[step] = limits, own_call.admitted
             return CallAdmission()
+
         try:
             limits.check(call.size)
         except OverLimit as exc:
             self.failure = exc
             raise
         stop_at_day_limit(limits, self._scheduler)
+
         started_at, was_closed = trio.current_time(), limits.is_closed
         with self._waiting():
             admitted = await limits.admit(call.size)
             if not call.base_url and own_call is not None:
                 own_call.admitted = admitted
-            admission = self._start(step, limits, admitted, round(trio.current_time() - started_at, 6))
-            return admission if admission.need or not was_closed else CallAdmission(waited=trio.current_time() - started_at)
+            waited = round(trio.current_time() - started_at, 6)
+            admission = self._start(step, limits, admitted, waited)
+            return admission if admission.need or not was_closed else CallAdmission(waited=waited)
         raise AttemptEnded("the attempt has ended")
 
     async def wait_again(self, step: int, failure: Failure) -> float | None:
-        """Wait until a call that was rejected may be sent again; see `CallGate`."""
         settings, history, started_at = self._scheduler.settings, self._rejections, trio.current_time()
         limits, _ = self._calls.pop(step, (None, None))
         history.count_failure(failure.category, failure.retry_after)
@@ -109,6 +108,7 @@ class InnerCalls:
         decision = settings.retry.decide(history, random)
         if not isinstance(decision, RetryIn):
             return None
+
         history.count_retry(decision.reason, decision.delay)
         if limits is not None and failure.retry_after:
             limits.close(failure.retry_after)
@@ -136,14 +136,12 @@ class InnerCalls:
                     self._work.waited += trio.current_time() - self._paused_at
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
-        """Read the limits in the head of the reply to a call."""
         relevant_headers = limit_headers(status, headers)
         if relevant_headers is not None and (call := self._calls.get(step)) is not None:
             limits, admitted = call
             self._scheduler.loop.call(limits.read, admitted, status, relevant_headers)
 
     def end(self, step: int, usage: Any) -> None:
-        """Count a call that was answered."""
         self._rejections.reset()
         if (call := self._calls.pop(step, None)) is not None:
             limits, admitted = call
@@ -152,7 +150,6 @@ class InnerCalls:
             self._scheduler.loop.call(limits.limits.end, admitted, usage if isinstance(usage, Mapping) else None)
 
     def close(self) -> None:
-        """End the calls that still wait: the attempt has ended."""
         self._is_over = True
         for scope in self._waiting_scopes:
             scope.cancel()

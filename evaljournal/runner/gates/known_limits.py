@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 import attrs
 import trio
 
-from evaljournal.journal.events import AttemptSucceeded, LimitUnit, RateLimitSeen, Record, ScoringFailed, TrialScored
+from evaljournal.journal.events import AttemptSucceeded, RateLimitSeen, Record, ScoringFailed, TrialScored
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.known_limits import MAX_SLOTS, MINUTE, CallRate
@@ -60,12 +60,10 @@ def shared_limits(identity: object, host: str = "") -> Limits:
 
     Runs with virtual clocks share only with runs of the same clock.
     """
-    key = (identity, type(clock := trio.lowlevel.current_clock()).__name__ == "SystemClock" or id(clock))
+    clock = trio.lowlevel.current_clock()
+    key = (identity, type(clock).__name__ == "SystemClock" or id(clock))
     with _shared_lock:
-        limits = _shared.get(key)
-        if limits is None:
-            limits = _shared[key] = Limits(host)
-        return limits
+        return _shared.setdefault(key, Limits(host))
 
 
 def shared_clock() -> Callable[[], float]:
@@ -79,7 +77,6 @@ class KeyLimits:
     """The known limits of one rate-limit key, as a session uses them. Call it in the loop of the run."""
 
     key: str
-    """Its name in records."""
     limits: Limits
     """Shared with the other runs of this process."""
     _host: str
@@ -92,7 +89,6 @@ class KeyLimits:
     """The calls inside attempts start in the order in which they came, so that none is overtaken again and again."""
     _recorded: dict[str, tuple[RateLimitSeen, float]] = attrs.field(init=False, factory=dict[str, tuple[RateLimitSeen, float]])
     """Header → the limit as this run recorded it last, and when: other runs may have seen it before."""
-
     _closed_until: float = attrs.field(init=False, default=0.0)
 
     @property
@@ -158,8 +154,6 @@ class KeyLimits:
 
 
 class KnownLimits:
-    """The known limits of a session, by endpoint, API key and model."""
-
     def __init__(
         self,
         record: Callable[[RateLimitSeen], object],
@@ -220,7 +214,6 @@ class NeededSlots:
     """The mean latency of the calls since the number of slots last changed."""
 
     def __init__(self) -> None:
-        """Begin without a known rate."""
         self._is_known = False
         self._skipped = 0
         """Calls that are not measured, because they started before the last change."""
@@ -228,7 +221,6 @@ class NeededSlots:
         self._seconds = 0.0
 
     def measure(self, seconds: float) -> None:
-        """Count a call that was answered after this many seconds."""
         if self._skipped:
             self._skipped -= 1
         elif self._is_known:
@@ -249,12 +241,14 @@ class NeededSlots:
         if not self._is_known:
             self._is_known = True
             return 0, f"{text}: the known limit decides when calls start"
+
         latency = self._seconds / self._successes
         self._successes, self._seconds = 0, 0.0
         needed_slots = rate.slots(latency)
         slots = min(needed_slots, max_slots, _MAX_GROWTH * limit)
         if slots <= _SMALL_RAISE * limit:
             return None
+
         self._skipped = slots
         need = "" if rate.limit.unit == "requests" else f" and {rate.need:,.0f} {as_words(rate.limit.unit)}"
         return slots, f"{text} at {duration(latency)}{need} per call need {needed_slots:,} slots"
@@ -272,8 +266,6 @@ class LimitedJob:
 
 
 class LimitsGate(StartGate):
-    """Lets the jobs of one lane wait for the known limits of its key."""
-
     def __init__(
         self, limits: KeyLimits, size_of: Callable[[Job], CallSize], scheduler: Scheduler, *, is_elastic: bool
     ) -> None:
@@ -295,10 +287,12 @@ class LimitsGate(StartGate):
         job.permits[self] = call = LimitedJob(size)
         if key_limits.limits.impossible(size) is not None:
             return None  # It fails before anything is sent, and takes nothing.
+
         admitted = key_limits.limits.admit(size, key_limits.now())
         if not isinstance(admitted, float):
             call.admitted = admitted
             return None
+
         if key_limits.day_wait() > 0:
             if self._scheduler.is_idle:
                 stop_at_day_limit(key_limits, self._scheduler)
@@ -312,15 +306,12 @@ class LimitsGate(StartGate):
             self.limits.check(call.size)
 
     def fields(self, job: Job) -> Mapping[str, Any]:
-        """Return what the call takes from the limits, if one is known."""
         call: LimitedJob | None = job.permits.get(self)
-        need: dict[LimitUnit, float] | None = None
-        if call is not None and call.admitted is not None:
-            need = self.limits.limits.recorded_need(call.admitted)
-        return {"need": need}
+        if call is None or call.admitted is None:
+            return {"need": None}
+        return {"need": self.limits.limits.recorded_need(call.admitted)}
 
     def noted(self, job: Job, name: str, value: Any) -> None:
-        """Read the limits in the head of the reply, and the tokens of the call."""
         call: LimitedJob | None = job.permits.get(self)
         if call is None or call.admitted is None:
             return
@@ -366,7 +357,6 @@ class LimitsGate(StartGate):
         return [] if raised is None else lane.policy.raise_slots(*raised)
 
     def call_of(self, job: Job) -> LimitedJob | None:
-        """Return the call of a job in flight."""
         call: LimitedJob | None = job.permits.get(self)
         return call
 

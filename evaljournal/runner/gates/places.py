@@ -18,8 +18,6 @@ _ONLY_FIRST: Final = 1
 
 
 class PlacesGate(StartGate):
-    """Lets jobs wait for places in the workers of a session."""
-
     def __init__(self, workers: Workers, scheduler: Scheduler) -> None:
         self._workers = workers
         self._scheduler = scheduler
@@ -39,17 +37,14 @@ class PlacesGate(StartGate):
         return _ONLY_FIRST if job in self._workers.places else 0
 
     def admit(self, job: Job, now: float) -> float | None:  # noqa: ARG002
-        """Refuse a job that has no place and finds none."""
         is_refused = job not in self._workers.places and not self._workers.has_room and self._needs_place(job)
         return math.inf if is_refused else None
 
     def start(self, job: Job) -> None:
-        """Reserve a place."""
         if self._needs_place(job):
             self._workers.reserve(job)
 
     def end_fields(self, job: Job) -> Mapping[str, Any]:
-        """Return the name of the worker that ran the last call of a job."""
         name = self._workers.names.get(job)
         return {} if name is None else {"worker": name}
 

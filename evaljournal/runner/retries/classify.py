@@ -127,7 +127,6 @@ _UNAVAILABLE_BY_LIBRARY = {
 }
 _UNAVAILABLE_CLASSES = {name for names in _UNAVAILABLE_BY_LIBRARY.values() for name in names}
 _MALFORMED_REQUEST_CLASSES = {"UnsupportedProtocol", "LocalProtocolError", "InvalidURL"}
-"""Client errors that mean the request itself is malformed."""
 
 _ERRNOS = {errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
 """EADDRNOTAVAIL means that no local port is free."""
@@ -162,8 +161,8 @@ _LIBRARY_PREFIXES = (
 _TESTING_MODULE = os.path.join(_ROOT, "runner", "testing.py")
 """Simulated tasks for tests; they count as the user's own code."""
 _PACKAGE_DIRECTORIES = frozenset({"site-packages", "dist-packages"})
-_OWN_TASKS = ("evaljournal.runner.calls.", "evaljournal.runner.calls.http.")
-"""Module prefixes of our own task errors, whose traceback would only show our own code."""
+_OWN_TASKS = "evaljournal.runner.calls."
+"""Module prefix of our own task errors, whose traceback would only show our own code."""
 
 
 def classify(exc: BaseException, *, now: float) -> Failure:
@@ -203,9 +202,9 @@ def worst_failure(failures: list[Failure]) -> Failure:
 
 
 def describe(exc: BaseException) -> Description:
-    """Describe an exception as text."""
     if isinstance(exc, RemoteError):
         return exc.description
+
     cls = type(exc)
     name = public_name(cls)
     message = _call_safely(lambda: str(exc), lambda error: f"(its str() raised {type(error).__name__})")
@@ -215,6 +214,7 @@ def describe(exc: BaseException) -> Description:
         lambda: "".join(traceback.format_exception(cls, exc, _user_frames(exc.__traceback__))),
         lambda error: f"(formatting its traceback raised {type(error).__name__})",
     )
+
     return Description(
         type=name,
         message=_shorten(message, _MAX_MESSAGE),
@@ -242,7 +242,6 @@ def public_name(cls: type) -> str:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Skip the frames before the user's own code."""
     link = trace
     while link is not None and link.tb_frame.f_code.co_filename.startswith(_OWN_FRAMES):
         link = link.tb_next
@@ -260,7 +259,6 @@ def _user_line(exc: BaseException) -> str:
 
 
 def _is_raised_by_user(exc: BaseException) -> bool:
-    """Return whether the user's own code raised an exception: its innermost frame is not in a library or evaljournal."""
     files = [frame.f_code.co_filename for frame, _ in walk_tb(exc.__traceback__)]
     return not files or not _is_library(files[-1])
 
@@ -300,6 +298,7 @@ def _recognize(exc: BaseException, now: float) -> Failure | None:
     if isinstance(exc, RateLimited | Fatal):
         category: FailureCategory = "fatal" if isinstance(exc, Fatal) else "rate_limited"
         return Failure(category=category, retry_after=_seconds_to_wait(exc, now))
+
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _error_code(exc)
     if rule := matching_rule(status, _fields(exc)):
@@ -320,12 +319,10 @@ def is_declined(exc: BaseException) -> bool:
 
 
 def _is_malformed(exc: BaseException, names: set[str]) -> bool:
-    """Return whether the request or the address is wrong."""
     return bool(names & _MALFORMED_REQUEST_CLASSES) or isinstance(exc, ssl.SSLCertVerificationError)
 
 
 def _is_unavailable(exc: BaseException, names: set[str], status: int | None, code: str) -> bool:
-    """Return whether the endpoint could not be reached, or could not answer."""
     if status is not None or _is_malformed(exc, names):
         return status is not None and (status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TEMPORARY_STATUSES)
     is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _ERRNOS)
@@ -383,16 +380,17 @@ def _error_code(exc: BaseException) -> str:
 
 
 def _seconds_to_wait(exc: BaseException, now: float, *, max_reset: float | None = None) -> float | None:
-    """Return the seconds to wait according to the exception, or to the response that it carries."""
     seconds = _attribute(exc, "retry_after")
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
         return float(seconds)
+
     response = _attribute(exc, "response")
     aws_headers = _field(_field(response, "ResponseMetadata"), "HTTPHeaders")
     litellm_headers = _attribute(exc, "litellm_response_headers")
     sources = (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers)
     all_headers = [_lower_case_headers(headers) for headers in sources]
     waits = [requested_wait(headers, now) for headers in all_headers]
+
     if max_reset is not None:
         fields = _fields(exc)
         repeated_headers = {name.lower(): values[0] for name, values in fields.items()}  # OpenRouter repeats headers in bodies.

@@ -122,6 +122,7 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
     sent_at = server_time(headers, now)
     resets: list[float] = []
     exhausted_resets: list[float] = []
+
     for names in _names_by_limit(headers).values():
         is_exhausted = parse_number(headers.get(names.get("remaining", ""), "")) == 0
         for field in ("reset", "renewalperiod"):
@@ -132,6 +133,7 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
                 exhausted_resets.append(wait)
             elif field == "reset":
                 resets.append(wait)
+
     for match in _IETF.finditer(headers.get("ratelimit", "")):
         values = _ietf_values(match["values"])
         if "t" in values:
@@ -154,6 +156,7 @@ def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") ->
             continue
         if not (1.0 <= size <= LARGEST_LIMIT and 0.0 <= remaining <= size):
             continue
+
         if reset_name:
             text = headers[reset_name]
             reset = _seconds_after(date, text) if len(text) <= _MAX_LENGTH else math.inf
@@ -161,11 +164,13 @@ def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") ->
                 reset = parse_seconds(text, now)
             if reset is None or reset > _LONGEST_RESET:
                 continue
+
         if period or is_advice:
             window = _sensible(parse_number(headers[period]) if period else reset)  # noqa: PLW2901
             if window > _LONGEST_RESET:
                 continue
         limits.append((limit, unit, size, window, remaining, reset, is_advice, is_window))
+
     if "ratelimit" in headers and "ratelimit-policy" in headers:
         limits += _ietf_limits(headers["ratelimit"], headers["ratelimit-policy"])
     return limits

@@ -35,7 +35,6 @@ class Rule:
     """Hour in UTC by which a quota of a day has been reset, by the provider's documentation; None: only the reply says it."""
 
     def matches(self, status: int | None, fields: ErrorFields) -> bool:
-        """Return whether the rule is about an error with this status and these fields."""
         return (not self.statuses or status in self.statuses) and all(
             any(pattern.search(value) for value in fields.get(name, ())) for name, pattern in self.fields.items()
         )

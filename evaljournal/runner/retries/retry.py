@@ -33,8 +33,6 @@ def _round_delay(seconds: float) -> float:
 
 @frozen(kw_only=True)
 class RetryIn:
-    """Retry after a delay."""
-
     delay: float = field(converter=_round_delay)
     """Seconds from the failure until the next attempt may start, jitter included, as recorded."""
     reason: Literal["error", "unavailable", "rate_limited", "timed_out", "worker_died", "worker_lost", "probe", "stopped"]
@@ -42,8 +40,6 @@ class RetryIn:
 
 @frozen(kw_only=True)
 class NoRetry:
-    """Do not retry."""
-
     reason: Literal["exhausted", "fatal", "timed_out"]
 
 
@@ -159,6 +155,7 @@ class Retry:
                     f"Retry(classify=…) returned {category!r}; it must return None or one of {get_args(FailureCategory)}"
                 )
             return evolve(failure, category=category, stop_reason=failure.stop_reason if category == "fatal" else None)
+
         for cls in type(exc).__mro__:
             if cls in self.fail_on:
                 return evolve(failure, category="fatal")
@@ -260,10 +257,12 @@ def settle(
         return TrialFailed(trial=trial, attempts=state.attempts, reason="budget")
     if state.stage == "interrupted" and (ambiguous or not state.ended_with_worker):
         return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")
+
     history = state.retry_history
     assert history is not None
     if history.category == "fatal" and history.error_type == UNSERIALIZABLE:
         return TrialFailed(trial=trial, attempts=state.attempts, reason="unserializable")
+
     decision = retry.decide(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
     if isinstance(decision, RetryIn):
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, reason=decision.reason)

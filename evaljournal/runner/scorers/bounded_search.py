@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from evaljournal.runner.retries.classify import Fatal
@@ -70,18 +69,22 @@ def search(pattern: str, text: str, seconds: float) -> bool:
     """Return whether a text matches a pattern somewhere; raise `SearchTimedOut`, `SearchFailed` or `re.error`."""
     if is_quick(pattern, len(text)):
         return re.search(pattern, text) is not None
+
     request = pattern.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
     reply = None
     with suppress(IndexError, BrokenPipeError):  # No process is idle, or the idle one was killed.
         reply = _idle_processes.pop().search_within(*request, seconds)
     if reply is None:
         reply = _Process().search_within(*request, seconds)
+
     if reply == b"":
         raise SearchTimedOut(
             f"no result within {seconds:g} s; the pattern backtracks too much on {len(text):,} characters; simplify it"
         )
-    if reply.startswith((b"?", b"!")):
-        raise (re.error if reply.startswith(b"?") else SearchFailed)(reply[1:].decode())
+    if reply.startswith(b"?"):
+        raise re.error(reply[1:].decode())
+    if reply.startswith(b"!"):
+        raise SearchFailed(reply[1:].decode())
     return reply == b"1"
 
 
@@ -89,9 +92,8 @@ class _Process:
     """A process that runs `search_process`."""
 
     def __init__(self) -> None:
-        script = str(Path(search_process.__file__))
         self._process = subprocess.Popen(  # noqa: S603  # our own script
-            [sys.executable, "-I", "-S", script],
+            [sys.executable, "-I", "-S", search_process.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -103,6 +105,7 @@ class _Process:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
+
         timer = threading.Timer(seconds, self._process.kill) if sys.platform == "win32" else None
         reply = b""
         try:
@@ -122,7 +125,6 @@ class _Process:
         return reply
 
     def close(self) -> None:
-        """End the process."""
         with suppress(BrokenPipeError):
             self._process.kill()
             self._process.communicate()

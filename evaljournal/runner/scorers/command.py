@@ -68,17 +68,14 @@ class CommandScorer(ProcessTask):
 
     @property
     def __name__(self) -> str:  # the name of a scorer
-        """The name of the program."""
         return _NOT_IN_NAME.sub("-", Path(self.command[0]).stem).strip("-") or "command"
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The command, and the files that are restored."""
         return {"command": list(self.command), "files": list(self.files)}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the command and the files."""
         return digest(canonical([list(self.command), list(self.files)], "the command"))
 
     def __call__(self, output: Any) -> Score:  # noqa: ARG002  # as scorers are called
@@ -97,6 +94,7 @@ class CommandScorer(ProcessTask):
         if not attempt.exists():
             problem = "was removed" if owner == run else f"is not on this machine, or was removed: run {owner} made it"
             raise WorkspaceProblem(f"the workspace of the output {problem}; run the trial again, with --keep all")
+
         copy = directory_of(run) / "scoring" / f"{attempt.name}-{value.scorer}"
         try:
             with trio.CancelScope(shield=True):
@@ -112,6 +110,7 @@ class CommandScorer(ProcessTask):
         copy_agent_tree(workspace, copy)
         if not self.files:
             return
+
         original = Original.at(directory / "original").with_files(case_files(case))
         for name in self.files:
             paths = [path for path in original.index if path == name or path.startswith(f"{name}/")]
@@ -129,11 +128,13 @@ class CommandScorer(ProcessTask):
         fields = {"input": scorer_input.case.input, "output": scorer_input.output, "expected": scorer_input.case.expected}
         environment = {name: value for name, value in environment_without_secrets().items() if name not in HOMES}
         environment |= {"PWD": str(copy), WORKSPACE: str(copy), RUN: run, "EVALJOURNAL_TRIAL": scorer_input.trial}
-        environment["GIT_CEILING_DIRECTORIES"] = str(copy.parent)
+        environment["GIT_CEILING_DIRECTORIES"] = str(copy.parent)  # Without, git would find a repository around the copy.
+
         with ReplyMemory("the output of the scorer's command") as memory:
             stdin = orjson.dumps(fields, default=str) + b"\n"
             process = await open_program(self.command, environment, copy)
             code, stdout, stderr = await read_program(process, stdin, memory)
+
         if code in CANNOT_RUN:
             raise CommandMissing(f"{self.command[0]!r} {exit_text(code)}: {_text(stderr)}")
         if (score := _json_score(stdout)) is not None:

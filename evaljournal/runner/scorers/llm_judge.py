@@ -75,14 +75,10 @@ class JudgeClient(Protocol):
 
     async def complete(
         self, messages: Sequence[Mapping[str, Any]], /, *, note_usage: Callable[[Mapping[str, Any]], None]
-    ) -> Answer:
-        """Return the answer to messages."""
-        ...
+    ) -> Answer: ...
 
 
 class ChatScorer:
-    """A scorer that calls a chat model."""
-
     chat: Chat
     timeout: float | None
 
@@ -105,7 +101,6 @@ class ChatScorer:
         return [*([] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]), *messages]
 
     async def grade(self, scorer_input: ScorerInput, client: JudgeClient) -> Any:
-        """Score an output."""
         raise NotImplementedError
 
     async def grade_once(self, scorer_input: ScorerInput) -> Any:
@@ -116,22 +111,18 @@ class ChatScorer:
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChatScorer]":
-        """Keep connections open for a session."""
         async with self.chat.open_session(run) as client:
             yield OpenChatScorer(self, client)
 
 
 @attrs.frozen
 class OpenChatScorer:
-    """A scorer that calls a chat model, with open connections."""
-
     takes_trial: ClassVar[bool] = False
 
     scorer: ChatScorer
     client: JudgeClient
 
     async def call(self, scorer_input: ScorerInput, _: object, /) -> Any:
-        """Score an output."""
         return await self.scorer.grade(scorer_input, self.client)
 
 
@@ -159,12 +150,10 @@ class Judge(ChatScorer):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The model, the rubric and the choices."""
         return {**self.chat.definition, "rubric": self.rubric, "choices": dict(self.choices)}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the model, the rubric and the choices."""
         return digest(canonical([self.chat.fingerprint, self.rubric, dict(self.choices)], "the judge"))
 
     def check(self, case: Case) -> None:
@@ -173,7 +162,6 @@ class Judge(ChatScorer):
 
     @property
     def takes_trajectory(self) -> bool:
-        """Whether the rubric contains `{trajectory}`."""
         return "trajectory" in self._rubric.fields
 
     def prompt(self, output: Any, case: Case, trajectory: Sequence[StepDetails] = ()) -> str:
@@ -195,7 +183,6 @@ class Judge(ChatScorer):
         )
 
     def scorer_prompt(self, scorer_input: ScorerInput) -> str:
-        """Return the prompt for the input of a scorer call."""
         return self.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)
 
     def details(self, _: ScorerInput) -> dict[str, Any]:
@@ -203,7 +190,6 @@ class Judge(ChatScorer):
         return {}
 
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
-        """Return the size of the call for an output."""
         system = [] if self.chat.system is None else [self.chat.system]
         return self.chat.size_of([*system, self.scorer_prompt(scorer_input)])
 
@@ -223,11 +209,13 @@ class Judge(ChatScorer):
         values = {choice.casefold(): value for choice, value in self.choices.items()}
         words = "|".join(re.escape(choice) for choice in sorted(values, key=len, reverse=True))
         matches = deque(re.finditer(rf"verdict[\W_]{{1,8}}({words})(?![^\W_])", reply, re.IGNORECASE), maxlen=1)
+
         if matches:
             choice, reason = matches[0][1], reply[: matches[0].start()]
         else:
             reason, _, last_line = reply.rstrip().rpartition("\n")
             choice = last_line.strip(_MARKUP)
+
         if choice.casefold() not in values:
             raise InvalidReply(
                 f"the judge gave no verdict ({', '.join(self.choices)}); its reply ends with {mask(reply[-2_000:])[-300:]!r}"
@@ -251,6 +239,7 @@ class Judge(ChatScorer):
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": self.reminder},
             ]
+
         reply = await ask(client, self.chat.model, messages, scorer_input, request)
         try:
             return self.verdict(reply)

@@ -53,8 +53,9 @@ def difference_of(value: Any, expected: Any, path: str = "") -> str | None:  # n
             for index, (item, expected_item) in enumerate(zip(value, expected, strict=False)):
                 if difference := difference_of(item, expected_item, f"{path}[{index}]"):
                     return difference
-            lengths = f"{len(value)} items, expected {len(expected)}"
-            return None if len(value) == len(expected) else f"{path or 'output'} has {lengths}"
+            if len(value) == len(expected):
+                return None
+            return f"{path or 'output'} has {len(value)} items, expected {len(expected)}"
         case _:
             if isinstance(value, bool) == isinstance(expected, bool) and value == expected:
                 return None
@@ -69,10 +70,8 @@ class LocalScorerWithParameters:
 
     @property
     def definition(self) -> Mapping[str, Any]:
-        """The parameters."""
         return attrs.asdict(cast("Any", self), filter=lambda field, _: not field.name.startswith("_"))
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the parameters."""
         return digest(canonical([self.__name__, 1, *self.definition.values()], self.__name__))

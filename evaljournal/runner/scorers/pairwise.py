@@ -85,6 +85,7 @@ class OtherRun:
         if own_run == self.run and self.variant is None:
             hint = "pass RUN@VARIANT to compare its variants with one of them" if any(state.variants) else ""
             raise UsageError(f"--against {self.path} is the run that is scored", hint=hint)
+
         others = Side(self.state, variant=self.variant).ids
         self.pairs, self.unpaired = {}, Counter()
         for (case, variant, repeat), trial in Side(state).ids.items():
@@ -99,6 +100,7 @@ class OtherRun:
                 self.unpaired["without an output in both"] += 1
             else:
                 self.pairs[trial] = other_trial
+
         if not self.pairs:
             counts = self.unpaired_text or "the run has no trials"
             raise UsageError(f"no trial has an output to compare with one of {self.path}: {counts}")
@@ -123,10 +125,16 @@ class OtherRun:
         for name, scorer in scorers.items():
             if scorer.combines:
                 judge = cast("PairJudge", scorers[scorer.combines[0]].function)
-                definition = {"model": judge.chat.model, "version": judge.judge_fingerprint}
-                versions = {own_name: scorers[own_name].version for own_name in (name, *scorer.combines)}
-                note = {"scorer": name, "orders": list(scorer.combines), "versions": versions, "judge": definition}
-                yield {**note, "pairs": len(self.pairs), "run": own_run, "path": str(path), "against": against}
+                yield {
+                    "scorer": name,
+                    "orders": list(scorer.combines),
+                    "versions": {own_name: scorers[own_name].version for own_name in (name, *scorer.combines)},
+                    "judge": {"model": judge.chat.model, "version": judge.judge_fingerprint},
+                    "pairs": len(self.pairs),
+                    "run": own_run,
+                    "path": str(path),
+                    "against": against,
+                }
 
 
 def _note_outputs(records: Iterable[Record], outputs: dict[str, list[int]]) -> Iterator[Record]:
@@ -154,19 +162,16 @@ class PairJudge(Judge):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The model, the rubric, the choices, the other run and the order."""
         against = {"run": self.other_run.run, "variant": self.other_run.variant}
         return {**super().definition, "against": against, "order": self.order}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the judge, the other run, the outputs that were replaced in it, and the order."""
         other_run = self.other_run
         parts = [self.judge_fingerprint, other_run.run, other_run.variant, self.order]
         return digest(canonical([*parts, other_run.replaced] if other_run.replaced else parts, "the judge"))
 
     def scorer_prompt(self, scorer_input: ScorerInput) -> str:
-        """Return the prompt with both outputs."""
         outputs = [scorer_input.output, self.other_run.output(scorer_input.trial)]
         return self.prompt(outputs if self.order == "first" else outputs[::-1], scorer_input.case)
 
@@ -175,11 +180,13 @@ class PairJudge(Judge):
         return self.fill(dict(zip(FIELDS, map(as_text, output or ("", "")), strict=True)), case)
 
     def details(self, scorer_input: ScorerInput) -> dict[str, Any]:
-        """Return the trial and the digest of the other output, and the position of this one."""
         output = as_text(self.other_run.output(scorer_input.trial))
-        sha256 = hashlib.sha256(output.encode(errors="surrogatepass")).hexdigest()
-        trial = self.other_run.pairs[scorer_input.trial]
-        return {"order": self.order, "against": {"run": self.other_run.run, "trial": trial, "output_sha256": sha256}}
+        against = {
+            "run": self.other_run.run,
+            "trial": self.other_run.pairs[scorer_input.trial],
+            "output_sha256": hashlib.sha256(output.encode(errors="surrogatepass")).hexdigest(),
+        }
+        return {"order": self.order, "against": against}
 
 
 @attrs.frozen
@@ -195,7 +202,6 @@ class BothOrders:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The scorers that it combines."""
         return {"combines": list(self.combines)}
 
     def __call__(self) -> Score:
@@ -217,14 +223,21 @@ def pairwise_scorers(name: str, judge: Judge, other_run: OtherRun) -> Iterator[t
         raise UsageError(f"{judge!r} is not a judge, which `judge(MODEL)` returns")
     if dict(judge.choices) != dict(CHOICES):
         raise UsageError("a pairwise judge has its own choices (first, second, tie); remove choice")
+
     rubric = PAIR_RUBRIC if judge.rubric == RUBRIC else judge.rubric
     full_name = f"{name}-vs-{other_run.name}"
     orders: dict[Order, tuple[str, str]] = {"first": (WIN, LOSS), "second": (LOSS, WIN)}
-    judges: list[PairJudge] = []
-    for order, (first, second) in orders.items():
-        choices = {"first": first, "second": second, TIE: TIE}
-        options: dict[str, Any] = {"chat": judge.chat, "rubric": rubric, "choices": choices, "timeout": judge.timeout}
-        judges.append(PairJudge(**options, other_run=other_run, order=order))
+    judges = [
+        PairJudge(
+            chat=judge.chat,
+            rubric=rubric,
+            choices={"first": first, "second": second, TIE: TIE},
+            timeout=judge.timeout,
+            other_run=other_run,
+            order=order,
+        )
+        for order, (first, second) in orders.items()
+    ]
     names = f"{full_name}-first", f"{full_name}-second"
     yield from zip(names, judges, strict=True)
     yield full_name, BothOrders(names, digest(canonical([pair_judge.fingerprint for pair_judge in judges], "the judge")))

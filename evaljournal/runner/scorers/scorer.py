@@ -69,7 +69,6 @@ class ScorerInput:
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
     truncated: bool = False
-    """Whether the answer was truncated."""
     latency: float | None = 0.0
     """Seconds that the output took; None if it is from a batch. See `TrialState.latency`."""
     cost: float | None = None
@@ -120,6 +119,7 @@ def parameters_of(function: Callable[..., Any], label: str, available: Sequence[
         parameters = inspect.signature(function).parameters
     except ValueError as exc:
         raise UsageError(f"{label}: its parameters are unknown; wrap it in a function that has some") from exc
+
     names: list[str] = []
     for parameter in parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -137,8 +137,6 @@ def parameters_of(function: Callable[..., Any], label: str, available: Sequence[
 
 @frozen(kw_only=True)
 class Scorer:
-    """A function that scores outputs."""
-
     name: str
     function: Callable[..., Verdicts | Awaitable[Verdicts]]
     retry: Retry
@@ -158,7 +156,6 @@ class Scorer:
     )
     """The definition that a run records, taken at the same time."""
     call: Callable[[ScorerInput], Any] = field(init=False, repr=False, eq=False, default=Factory(_caller, takes_self=True))
-    """Calls the function with the parameters that it takes."""
 
     def with_defaults(self, retry: Retry, timeout: float | None) -> "Scorer":
         """Return the scorer with the retries and the timeout of a run, where it has none of its own."""
@@ -204,7 +201,6 @@ class Scorer:
 
     @property
     def is_async(self) -> bool:
-        """Whether a call must be awaited."""
         return is_async(self.function)
 
     def scores(self, verdicts: object) -> dict[str, Score]:

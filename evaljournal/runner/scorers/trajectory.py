@@ -234,14 +234,17 @@ def trajectory_text(trajectory: Iterable[StepDetails]) -> str:
         lines = [f"{step.number}. {step.kind} {step.name}{failure}"]
         messages = messages_of(step.input) if step.kind == "model" else []
         reply = reply_of(step.output) if step.kind == "model" and not failure else None
+
         if messages:
             pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(messages, conversation, strict=False))
             lines += map(_line, messages[len(list(pairs)) :])
             conversation = [*messages, reply] if reply is not None else messages
         else:
             lines.append(f"input: {_clip(as_text(step.input))}")
+
         if not failure:
             lines.append(f"output: {_clip(as_text(step.output))}" if reply is None else _line(reply))
+
         texts.append(_clip("\n   ".join(lines), _MAX_STEP))
     return _join_steps(texts)
 
@@ -264,5 +267,4 @@ def _join_steps(texts: list[str]) -> str:
 
 
 def _fitting_count(texts: list[str], limit: int) -> int:
-    """Return how many texts fit into a number of characters."""
     return next(count for count, length in enumerate(itertools.accumulate(map(len, texts))) if length > limit)

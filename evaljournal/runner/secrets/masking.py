@@ -6,6 +6,7 @@ Error messages quote requests, and requests contain keys. A secret is replaced b
 import base64
 import os
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -46,18 +47,21 @@ class SecretValues:
 
     def __init__(self) -> None:
         self.values: dict[str, None] = {}
-        """The values, in the order in which they were added."""
+        self._adding = threading.Lock()
         self._markers: tuple[str, ...] = ()
         self._pattern = re.compile(r"(?!)")
 
     def add(self, value: str) -> None:
-        """Add a value."""
+        """Search for a value from now on; another thread that adds the same one may rely on that, too."""
         if value in self.values:
             return
-        self.values[value] = None
-        forms = [form for value in sorted(self.values, key=len, reverse=True) for form in _forms(value)]
-        self._markers = tuple(dict.fromkeys(max(re.findall(r"[A-Za-z0-9]+", form), key=len, default="") for form, _ in forms))
-        self._pattern = re.compile("|".join(pattern for _, pattern in forms))
+        with self._adding:  # Otherwise a thread could replace the search by one without the value of another.
+            values = sorted([*self.values, value], key=len, reverse=True)
+            forms = [form for any_value in values for form in _forms(any_value)]
+            markers = (max(re.findall(r"[A-Za-z0-9]+", form), key=len, default="") for form, _ in forms)
+            self._pattern = re.compile("|".join(pattern for _, pattern in forms))
+            self._markers = tuple(dict.fromkeys(markers))
+            self.values[value] = None
 
     def may_be_in(self, text: str) -> bool:
         """Return whether a text may contain one of the values; false positives are rare."""
@@ -71,7 +75,6 @@ class SecretValues:
         return self._pattern.sub(MASK, text) if self.may_be_in(text) else text
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where the values are in a text."""
         return [match.span() for match in self._pattern.finditer(text)] if self.may_be_in(text) else []
 
     def __bool__(self) -> bool:
@@ -240,11 +243,14 @@ def mask_output(output: Any) -> Any:
         return output if masked_output == output else masked_output
     if not isinstance(output, dict | list):
         return output
+
     texts_by_path = _texts(output)
     objects = (container for container in _containers(output) if isinstance(container, dict))
-    has_keys = any(sent_secrets.may_be_in(key) for fields in objects for key in fields)
+    keys = (key for fields in objects for key in fields)
+    has_keys = any(isinstance(key, str) and sent_secrets.may_be_in(key) for key in keys)  # The journal rejects any other key.
     if not has_keys and not any(sent_secrets.spans(texts.text) for texts in texts_by_path.values()):
         return output
+
     try:
         masked_output = orjson.loads(orjson.dumps(output))
     except TypeError:  # It is not JSON or nested too deeply, and cannot be recorded.
@@ -290,7 +296,6 @@ class _Texts:
 
     @property
     def text(self) -> str:
-        """All of them as one text."""
         return "".join(container[key] for container, key in self.positions)
 
     def mask(self, spans: list[tuple[int, int]]) -> None:

@@ -58,8 +58,6 @@ class AttemptEnded(Exception):
 
 
 class LimitedCall(NamedTuple):
-    """A model call before it is sent."""
-
     base_url: str
     """The URL without the part that names the endpoint of the API; empty: the task itself calls its model."""
     key_digests: tuple[str, ...]
@@ -149,12 +147,10 @@ class RecordedResult:
     """The attempt that used it last, and the number of the step that called it there; 0: the task itself."""
 
     def record_use(self, steps: "AttemptSteps", step: "Step") -> None:
-        """Record that a step got this result instead of calling something."""
-        event = StepReused(
-            trial=steps.trial, attempt=steps.attempt, step=step.number, completed_seq=self.seq, parent=step.parent
+        steps.record(
+            StepReused(trial=steps.trial, attempt=steps.attempt, step=step.number, completed_seq=self.seq, parent=step.parent)
         )
-        steps.record(event)
-        steps.inputs.record(step.number, step.input)
+        steps.inputs.add(step.number, step.input)
 
 
 @attrs.define(eq=False)  # Faster to create than a frozen class.
@@ -184,8 +180,6 @@ class Step:
 
 @attrs.define(eq=False)
 class AttemptSteps:
-    """The steps of the attempt in flight."""
-
     trial: str
     attempt: int
     record: Callable[[StepEvent], None] = attrs.field(kw_only=True)
@@ -204,14 +198,12 @@ class AttemptSteps:
     gate: CallGate | None = attrs.field(default=None, kw_only=True)
     """Where model calls wait for rate limits; None: they do not wait."""
     key_rules: KeyRules = attrs.field(default=NO_RULES, kw_only=True)
-    """What the keys of its model calls leave out."""
     on_miss: "Callable[[AttemptSteps, Step], RecordedResult | None] | None" = attrs.field(init=False, default=None)
     """Called with a step that has no recorded result; it may have one from elsewhere, or raise. None: the step is executed."""
     rewrite: Callable[[int, str, str, bytes], tuple[str, bytes]] | None = attrs.field(init=False, default=None)
     """Called with the number, the method, the URL and the body of an HTTP request that is a step; returns URL and body as they
     are sent. None: as the task has made them."""
     inputs: RecordedInputs = attrs.field(init=False, factory=RecordedInputs)
-    """The inputs of the steps that ended."""
     _results: dict[Key, deque[RecordedResult]] = attrs.field(init=False, factory=dict[Key, deque[RecordedResult]])
     _inner_usage_parents: set[int] = attrs.field(init=False, factory=set[int])
     """Numbers of the steps inside which other steps have recorded usage."""
@@ -234,16 +226,13 @@ class AttemptSteps:
             self._results.setdefault(key, deque()).extend(queue)
 
     def has_result(self, step: Step) -> bool:
-        """Return whether a recorded result of the same call is available."""
         return bool(self._results.get((step.name, step.input.fingerprint)))
 
     def next_number(self) -> int:
-        """Return the number of a step that starts now."""
         return next(self._numbers)
 
     @property
     def available_results(self) -> list[tuple[Key, RecordedResult]]:
-        """The results of earlier attempts that are available."""
         return [(key, result) for key, results in self._results.items() for result in results]
 
     def begin(self, step: Step) -> RecordedResult | None:
@@ -303,12 +292,12 @@ class AttemptSteps:
             self.gate.read(step.number, status, headers)
 
     def complete(self, step: Step, output: Any, usage: Any) -> None:
-        """Record the result of a step."""
         if step.call is not None and self.gate is not None:
             self.gate.end(step.number, usage)
         if usage or self._inner_usage_parents:
             self._add_usage(step, usage)
-        input_to_record, continues = self.inputs.record(step.number, step.input)
+
+        input_to_record, continues = self.inputs.new_part(step.input)
         event = StepCompleted(  # A mapping of the fields shared with `StepFailed` would be slower, and every step ends here.
             trial=self.trial,
             attempt=self.attempt,
@@ -329,6 +318,7 @@ class AttemptSteps:
             waited=step.admission.waited + step.waited,
         )
         self.record(event)
+        self.inputs.add(step.number, step.input)
 
     def add_reported(self, descriptions: Sequence[ReportedStep], duration: float) -> None:
         """Record steps that were executed elsewhere during a call that took `duration` seconds; none took longer."""
@@ -340,14 +330,14 @@ class AttemptSteps:
                 step.parent = caller.number
             step.started_at -= min(description.elapsed, duration)
             open_steps[description.id] = step
+
         for description in descriptions:
             if description.id in open_steps:  # An id may occur twice.
                 self.complete(open_steps.pop(description.id), mask_output(description.output), description.usage)
 
     def fail(self, step: Step, exc: BaseException) -> None:
-        """Record that a step failed."""
         error = describe(exc)
-        input_to_record, continues = self.inputs.record(step.number, step.input)
+        input_to_record, continues = self.inputs.new_part(step.input)
         event = StepFailed(
             trial=self.trial,
             attempt=self.attempt,
@@ -367,6 +357,7 @@ class AttemptSteps:
             waited=step.admission.waited + step.waited,
         )
         self.record(event)
+        self.inputs.add(step.number, step.input)
 
     def has_inner_usage(self, step: Step) -> bool:
         """Return whether steps inside a step have recorded usage, which its own result may repeat."""

@@ -44,16 +44,15 @@ class _Definition:
 
     function: Callable[..., Any]
     name: str
-    kind: StepKind
-    reuse: bool
-    key: Callable[..., Any] | None
-    usage: Callable[[Any], Any] | None
+    kind: StepKind = "other"
+    reuse: bool = True
+    key: Callable[..., Any] | None = None
+    usage: Callable[[Any], Any] | None = None
     call_size: CallSize | None = None
     """The size of the model call that the task itself makes; it waits for rate limits."""
     parameters: tuple[str, ...] = attrs.field(
         init=False, default=attrs.Factory(lambda self: _parameters(self.function), takes_self=True)
     )
-    """Names of the function's positional parameters."""
 
     def step(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         value: Any = _arguments_by_name(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
@@ -76,6 +75,7 @@ class _Definition:
         except Exception as exc:  # Raised by the user's `usage`.
             steps.fail(step, exc)
             raise
+
         steps.complete(step, output, usage)
         return output
 
@@ -166,6 +166,7 @@ def durable(
         raise UsageError(f"{function.__name__} is a generator; a step returns one result")
     if not callable(function):
         raise UsageError(f"a step calls a function, not {type(function).__name__}")
+
     definition = _Definition(function, name or str(getattr(function, "__name__", "step")), kind, reuse, key, usage)
     wrapper = _async_wrapper(definition) if inspect.iscoroutinefunction(function) else _plain_wrapper(definition)
     return functools.wraps(function)(wrapper)
@@ -185,7 +186,7 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
         raise UsageError('the first argument of step is its name: step("plan", ask, question)')
     if not callable(function):
         raise UsageError(f"step({name!r}, …) calls a function; it got {type(function).__name__}")
-    definition = _Definition(function, name, "other", True, None, None)  # noqa: FBT003  # as named in the class
+    definition = _Definition(function, name)
     return (_async_wrapper(definition) if is_async(function) else _plain_wrapper(definition))(*args, **kwargs)
 
 
@@ -195,12 +196,10 @@ class DurableSteps:
     async def model_step(
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
     ) -> Any:
-        """Record a model call as a step."""
-        definition = _Definition(call, name, "model", True, lambda: request, lambda _: usage(), size)  # noqa: FBT003  # as named in the class
+        definition = _Definition(call, name, "model", key=lambda: request, usage=lambda _: usage(), call_size=size)
         return await _async_wrapper(definition)()
 
     def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
-        """Record steps that were executed elsewhere."""
         if (attempt_steps := current_steps()) is not None:
             attempt_steps.add_reported(steps, duration)
 
@@ -210,9 +209,11 @@ def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return definition.function(*args, **kwargs)
+
         step = definition.step(steps, args, kwargs)
         if (earlier_result := steps.begin(step)) is not None:
             return earlier_result.output
+
         outer_token = enter_step(step.number)
         try:
             result = definition.function(*args, **kwargs)
@@ -221,6 +222,7 @@ def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:
             raise
         finally:
             leave_step(outer_token)
+
         if inspect.isawaitable(result):  # The method of an async client may be a plain function.
             return _await_and_record(definition, steps, step, result)
         output = definition.record_result(steps, step, result)
@@ -235,6 +237,7 @@ def _async_wrapper(definition: _Definition) -> Callable[..., Any]:
         steps = current_steps()
         if steps is None:
             return await definition.function(*args, **kwargs)
+
         step = definition.step(steps, args, kwargs)
         if (earlier_result := steps.begin(step)) is not None:
             return earlier_result.output
@@ -255,6 +258,7 @@ async def _await_and_record(definition: _Definition, steps: AttemptSteps, step: 
         raise
     finally:
         leave_step(outer_token)
+
     output = definition.record_result(steps, step, value)
     if steps.wait_durable is not None:
         await wait_in_loop(steps)

@@ -32,7 +32,6 @@ class DurableRequests:
         return cls(MODEL_CALLS in values, tuple(_address(value) for value in values if value != MODEL_CALLS))
 
     def includes(self, method: str, url: str) -> bool:
-        """Return whether a request is a step."""
         parts = urlsplit(url)
         if self.has_model_calls and model_endpoint(method, parts.path) is not None:
             return True

@@ -85,6 +85,7 @@ class _RecordedTransport:
                 admit_in_thread(steps, call.step)
             except NotSent as exc:
                 return _rejection(self._module, exc)
+
             try:
                 response = self._transport.handle_request(call.request)
                 if response.status_code in REJECTED_STATUSES:
@@ -92,6 +93,7 @@ class _RecordedTransport:
             except Exception as exc:
                 steps.fail(call.step, exc)
                 raise
+
             if call.open(response, self._module):
                 wait_in_thread(steps)
             if call.error is None or (seconds := wait_again_in_thread(steps, call.step, call.error)) is None:
@@ -111,6 +113,7 @@ class _RecordedTransport:
                 await admit_in_loop(steps, call.step)
             except NotSent as exc:
                 return _rejection(self._module, exc)
+
             try:
                 response = await self._transport.handle_async_request(call.request)
                 if response.status_code in REJECTED_STATUSES:
@@ -118,6 +121,7 @@ class _RecordedTransport:
             except Exception as exc:
                 steps.fail(call.step, exc)
                 raise
+
             if call.open(response, self._module):
                 await wait_in_loop(steps)
             if call.error is None or (seconds := await wait_again_in_loop(steps, call.step, call.error)) is None:
@@ -126,7 +130,6 @@ class _RecordedTransport:
 
 
 def _steps_for(request: Any) -> AttemptSteps | None:
-    """Return the steps of the attempt in flight if the request is one of them."""
     steps = current_steps()
     if steps is None or steps.is_step is None or not steps.is_step(request.method, str(request.url)):
         return None
@@ -145,7 +148,6 @@ def _rejection(module: ModuleType, error: NotSent) -> Any:
 
 
 def _with_body(request: Any, url: str, body: bytes) -> Any:
-    """Return a request with another URL and body."""
     headers = [header for header in request.headers.raw if header[0].lower() not in {b"content-length", b"transfer-encoding"}]
     return type(request)(request.method, url, headers=headers, content=body, extensions=request.extensions)
 
@@ -171,6 +173,7 @@ class _Call:
         self.steps = steps
         self.error: Exception | None = None
         """Why the request failed, once that is known."""
+
         self._url, number = str(request.url), 0
         if steps.rewrite is not None:
             number = steps.next_number()
@@ -179,6 +182,7 @@ class _Call:
                 request, body = _with_body(request, self._url, new_body), new_body
         self.request = request
         """The request as it is sent."""
+
         headers = _headers(request)
         api_keys = [value.rpartition(" ")[2] for name in _API_KEY_HEADERS if (value := headers.get(name))]
         for key in api_keys:
@@ -193,6 +197,7 @@ class _Call:
             key_rules=steps.key_rules,
         )
         self.step.waited, self.step.number = waited, number
+
         self._reader: StepReply
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
@@ -214,12 +219,14 @@ class _Call:
         """Start to read a reply; return whether it was recorded now. A redirect is neither a result nor an error."""
         if response.has_redirect_location:
             return False
+
         is_http2 = response.extensions.get("http_version") == b"HTTP/2"
         headers = _headers(response)
         self.steps.read_reply(self.step, response.status_code, headers)
         if response.is_stream_consumed:  # The transport has read and decoded it.
             headers.pop("content-encoding", None)
         self._reader = StepReply(response.status_code, headers, ends_by_closing=False if is_http2 else None)
+
         if not self._reader.is_success:
             name, value = NO_SDK_RETRY
             response.headers[name] = value
@@ -235,7 +242,6 @@ class _Call:
 
     @property
     def is_ending(self) -> bool:
-        """Whether only the last event of a stream is missing."""
         return self._reader.is_ending
 
     def end(self) -> bool:
@@ -286,6 +292,7 @@ class _RecordedStream:
         except Exception as exc:
             call.fail(exc)
             raise
+
         if call.end():
             wait_in_thread(call.steps)
         if content:
@@ -308,6 +315,7 @@ class _RecordedStream:
         except Exception as exc:
             call.fail(exc)
             raise
+
         if call.end():
             await wait_in_loop(call.steps)
         if content:

@@ -63,7 +63,6 @@ class StepInput:
     fields: Mapping[str, bytes]
     """The JSON of each field, that of a list without its closing bracket; empty if no field is a list or an object."""
     lists: Mapping[str, _LongList] = attrs.field(eq=False, repr=False)
-    """The fields that are long lists."""
     fingerprint: str
     is_plain: bool
     """Whether it has long lists, and nothing in it resembles a secret or NaN."""
@@ -103,12 +102,14 @@ def _serialize(
         if content.rfind(b"null") >= 0:  # Takes half the time of `in`.
             canonical(value, _label(step))  # Raises an error if null stands for NaN.
         return content, _NO_FIELDS, _NO_FIELDS, content
+
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"the input of step {step!r} has the key {key!r}; JSON keys must be strings")
     fields: dict[str, bytes] = {}
     lists: dict[str, _LongList] = {}
     parts, new_parts = list[bytes](), list[bytes]()
+
     for key in sorted(value):
         field, new_json, long_list = _serialize_field(value[key], step, key, earlier_inputs)
         if b"null" in new_json:
@@ -171,16 +172,20 @@ class RecordedInputs:
 
     def __init__(self) -> None:
         self._recent_inputs: tuple[tuple[int, StepInput], ...] = ()
-        """Number and input; replaced, not changed, because steps may end in several threads."""
+        """Number and input; replaced, not changed, because steps may end in several threads; one that is lost costs space."""
 
-    def record(self, number: int, new_input: StepInput) -> tuple[Any, int]:
-        """Add the input of a step that ended; return the part to record, and the number of the step that it continues, or 0."""
+    def new_part(self, new_input: StepInput) -> tuple[Any, int]:
+        """Return the part of an input to record, and the number of the step that it continues, or 0."""
         if not new_input.fields:
             return orjson.loads(new_input.content), 0
         tails, continues = self._tails(new_input)
-        self._recent_inputs = (*self._recent_inputs[1 - _CANDIDATES :], (number, new_input))
         value = {key: orjson.loads(tails.get(key) or _close(field)) for key, field in new_input.fields.items()}
         return value, continues
+
+    def add(self, number: int, recorded_input: StepInput) -> None:
+        """Add the input of a step whose end was recorded. Not before: a step of another thread may be recorded in between."""
+        if recorded_input.fields:
+            self._recent_inputs = (*self._recent_inputs[1 - _CANDIDATES :], (number, recorded_input))
 
     def find_prefix(self, key: str, value: Any) -> _LongList | None:
         """Return an earlier input's list that this one begins with, if nothing in it resembles a secret; otherwise None."""

@@ -41,7 +41,6 @@ class KeyRules:
     """What the keys of the model calls of an attempt leave out, besides the fields that name the caller."""
 
     patterns: tuple[re.Pattern[str], ...] = ()
-    """Text that is left out."""
     paths: tuple[tuple[str, str], ...] = ()
     """Path → the constant that replaces it, the longest path first."""
 
@@ -105,14 +104,17 @@ def without_identity(endpoint: str, content: Any) -> tuple[Any, list[str]]:
     dialect = _dialect(endpoint)
     if dialect is None or not isinstance(content, dict):
         return content, []
+
     fields = dialect.IDENTITY_FIELDS
     omitted = sorted(fields & content.keys())
     compared = {name: value for name, value in content.items() if name not in fields} if omitted else content
+
     items = content.get("input")
     if endpoint == "responses" and isinstance(items, list):
         plain_items = [_without_id(item) if dialect.is_client_item(item) else item for item in items]
         if any(plain is not item for plain, item in zip(plain_items, items, strict=True)):
             compared, omitted = {**compared, "input": plain_items}, [*omitted, ITEM_IDS]
+
     messages = content.get("contents")
     if endpoint in _GEMINI and isinstance(messages, list):
         numbered_messages = dialect.with_call_numbers(messages)

@@ -31,7 +31,7 @@ from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt, mask, mask_output
 from evaljournal.runner.secrets.shapes import mask_shapes
-from evaljournal.runner.steps.attempt_steps import Step, limited_call
+from evaljournal.runner.steps.attempt_steps import LimitedCall, Step, limited_call
 from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
 from evaljournal.runner.steps.keys import NO_RULES, KeyRules
@@ -40,7 +40,6 @@ NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""
 
 COMPARED_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
-"""Request headers that are compared."""
 _MAX_NAME: Final = 200
 
 
@@ -61,30 +60,29 @@ def step_of_request(
     Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. Of the body of a model
     call, `key_rules` say what is compared. In its URL, API keys are not: they may be replaced between two sessions.
     """
-    plain_url, parts = url, urlsplit(url)
+    parts = urlsplit(url)
     endpoint = model_endpoint(method, parts.path)
-    content = _request_content(body)
-    if endpoint is not None:
-        url = mask_shapes(url)
-        if is_gemini(parts.path) and isinstance(content, dict):
-            content = {"model": parts.path.rpartition("/")[2].partition(":")[0], **content}
-        model = content.get("model") if isinstance(content, dict) else None
-        name = f"{endpoint.replace('/', '.')} {model}" if isinstance(model, str) else endpoint.replace("/", ".")
-        value = content
-    else:
+    value = content = _request_content(body)
+    compared_url, compared_body = url, body
+    call: LimitedCall | None = None
+    if endpoint is None:
         name = mask(f"{method} {parts.hostname or ''}{parts.path}")
         value = {"method": method, "url": url} | ({"body": content} if body else {})
+    else:
+        if is_gemini(parts.path) and isinstance(content, dict):
+            value = content = {"model": parts.path.rpartition("/")[2].partition(":")[0], **content}
+        model = content.get("model") if isinstance(content, dict) else None
+        name = endpoint.replace("/", ".") + (f" {model}" if isinstance(model, str) else "")
+        compared_url, compared_body = mask_shapes(url), key_rules.body(endpoint, content, body)
+        call = limited_call(url, api_keys, content, body)
+
     name = name[:_MAX_NAME]
-    compared_body = body if endpoint is None else key_rules.body(endpoint, content, body)
-    key = orjson.dumps([method, url, [headers.get(header) for header in COMPARED_HEADERS]]) + compared_body
+    key = orjson.dumps([method, compared_url, [headers.get(header) for header in COMPARED_HEADERS]]) + compared_body
     try:
         request_input = step_input(value, name, key=key, earlier_inputs=earlier_inputs)
     except (UsageError, Unserializable):  # A number may have more than 64 bits.
         request_input = step_input(_text(body), name, key=key)
-    step = Step(name, "tool" if endpoint is None else "model", request_input, reusable=True)
-    if endpoint is not None:
-        step.call = limited_call(plain_url, api_keys, content, body)
-    return step
+    return Step(name, "tool" if endpoint is None else "model", request_input, reusable=True, call=call)
 
 
 def _request_content(body: bytes) -> Any:
@@ -108,12 +106,10 @@ class StepReply(Reply):
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is 2xx."""
         return self.status // 100 == 2  # noqa: PLR2004  # the class of the status
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether it is a stream of events."""
         return self._events is not None
 
     def on_content(self, content: bytes) -> None:
@@ -125,7 +121,6 @@ class StepReply(Reply):
             self._events.feed(content)
 
     def end(self) -> None:
-        """Handle the end of the reply."""
         self._has_ended = True
         if self._events is not None:
             self._events.end()
@@ -194,6 +189,7 @@ class StepReply(Reply):
             output["base64"] = base64.b64encode(content).decode()
             if not self.is_readable:
                 output["content_encoding"] = self.coding
+
         masked_output: dict[str, Any] = mask_output(output)
         return masked_output
 

@@ -69,8 +69,6 @@ _DROPPED_REPLY_HEADERS: Final = frozenset(
 
 
 class KeyMissing(Exception):
-    """The provider cannot be called without a key."""
-
     status_code: Final = int(HTTPStatus.UNAUTHORIZED)
 
 
@@ -85,8 +83,6 @@ class AgentDisconnected(Exception):
 
 
 class AgentConnection(ClientConnection):
-    """A connection of an agent."""
-
     async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
         """Send an error in the form that the SDKs of OpenAI and Anthropic read."""
         error = {"type": "evaljournal_gateway", "code": "evaljournal_gateway", "message": f"evaljournal gateway: {message}"}
@@ -102,10 +98,8 @@ class GatewayAttempt:
         self.failure: Exception | None = None
         """Why a call to a provider failed. No further call is forwarded."""
         self.scope: Final = trio.CancelScope()
-        """The cancel scope of its task."""
         self._is_cancellable = is_cancellable
         self.calls: Final = set[trio.CancelScope]()
-        """The calls in flight."""
 
     def fail(self, failure: Exception) -> None:
         """Make the attempt fail, whatever its task returns, because a call to a provider failed; the first failure counts."""
@@ -127,8 +121,6 @@ class _ErrorReply(NamedTuple):
 
 @attrs.define
 class Call:
-    """A call of an attempt."""
-
     attempt: GatewayAttempt
     route: Route
     client: Client
@@ -144,7 +136,6 @@ class Call:
     """Whether a complete reply was recorded."""
 
     async def answer(self) -> None:
-        """Read the request, and answer it."""
         attempt, connection = self.attempt, self.connection
         try:
             body = await connection.read_body(MAX_BYTES)
@@ -160,6 +151,7 @@ class Call:
         if attempt.failure is not None:
             await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"the attempt failed: {attempt.failure}", _NO_RETRY)
             return
+
         try:
             await self._exchange(body)
         except NotSent as exc:
@@ -196,6 +188,7 @@ class Call:
                     await self._replay(earlier_result.output)
                     return
                 await admit_in_loop(steps, step)
+
             if (error_reply := await self._forward(step, body)) is None:
                 return
             waited = None
@@ -209,7 +202,6 @@ class Call:
             self._step = step.again(waited)
 
     async def _parse_step(self, body: bytes) -> tuple[Step, bytes]:
-        """Return the step of a request, and its body as it is sent."""
         steps = self.attempt.steps
         number = 0 if steps.rewrite is None else steps.next_number()
 
@@ -221,6 +213,7 @@ class Call:
             if steps.rewrite is not None:
                 url, content = steps.rewrite(number, self.route.method, url, body)
                 self.target = url.removeprefix(self.route.origin)
+
             step = step_of_request(
                 self.route.method,
                 url,
@@ -238,7 +231,6 @@ class Call:
             return await memory.parse(parse)
 
     async def _replay(self, output: Any) -> None:
-        """Send a reply that an earlier attempt recorded."""
         try:
             status, headers, content = reply_from_output(output)
         except InvalidReply as exc:
@@ -248,11 +240,12 @@ class Call:
             status, _filter_headers((name.encode(), text.encode()) for name, text in headers.items()), content
         )
 
-    async def _forward(self, step: Step | None, body: bytes) -> "_ErrorReply | None":
+    async def _forward(self, step: Step | None, body: bytes) -> _ErrorReply | None:
         """Send the call to the provider, and its reply to the agent; return an error reply of which nothing was sent."""
         route, connection = self.route, self.connection
         if route.provider.missing_key:
             raise KeyMissing(f"{route.provider.missing_key} is not set in the environment of the run; set it, then resume")
+
         forwarded_headers = [
             header
             for header in self.request.headers
@@ -260,6 +253,7 @@ class Call:
         ]
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
+
         with ReplyMemory(max_small=LONG_STREAM, places=self.places) as memory:
             async with await self.client.send(route.method, content, *forwarded_headers, target=self.target) as response:
                 head = response.head
@@ -282,6 +276,7 @@ class Call:
             reader.end()
             if not self._is_recorded:
                 await self._record(step, reader, memory)
+
         if not self._is_recorded:
             return await self._end_error(step, reader, head, b"".join(chunks))
         if connection.is_reply_started:
@@ -290,7 +285,7 @@ class Call:
             await connection.send(head.status, headers, b"".join(chunks))
         return None
 
-    async def _end_error(self, step: Step | None, reader: StepReply, head: ResponseHead, body: bytes) -> "_ErrorReply | None":
+    async def _end_error(self, step: Step | None, reader: StepReply, head: ResponseHead, body: bytes) -> _ErrorReply | None:
         """End the attempt if a part of an error reply was sent; otherwise, return the reply."""
         error = reader.error(self.route.provider.masked_url(self.route.path))
         if not self.connection.is_reply_started:
@@ -319,6 +314,7 @@ class Call:
         result = await memory.parse(lambda: (reader.step_output(), reader.usage() or None) if reader.is_complete else None)
         if result is None:
             return
+
         steps = self.attempt.steps
         steps.complete(step, *result)
         self._is_recorded = True
@@ -333,6 +329,7 @@ class Call:
         connection = self.connection
         if step is not None:
             self.attempt.steps.fail(step, exc)
+
         failure = classify(exc, now=time.time())
         ends_attempt = (
             failure.category in {"rate_limited", "unavailable"}
@@ -342,6 +339,7 @@ class Call:
         no_retry = [_NO_RETRY] if ends_attempt else []
         if ends_attempt:
             self.attempt.fail(exc)  # Before the agent can read the reply and return.
+
         try:
             with trio.move_on_after(LAST_REPLY_TIMEOUT if ends_attempt else float("inf")):
                 if connection.is_reply_started:
@@ -358,7 +356,6 @@ class Call:
 
 
 def _filter_headers(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-    """Yield the headers of a reply that are sent to the agent."""
     return (header for header in headers if header[0] not in _DROPPED_REPLY_HEADERS)
 
 

@@ -50,7 +50,6 @@ class RequestMemory:
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncGenerator[None]:
-        """Reserve memory for a body for the duration of the block."""
         while size > self._available:
             await self._waiters.park()
         self._available -= size
@@ -63,8 +62,6 @@ class RequestMemory:
 
 @attrs.define
 class Gateway:
-    """Forwards the calls of attempts in flight."""
-
     port: int
     _listener: TokenListener
     _routes: Mapping[str, tuple[Route, Client]]
@@ -83,6 +80,7 @@ class Gateway:
         # A thread cannot be cancelled: it gets the error of the provider, and ends by itself.
         attempt = GatewayAttempt(steps, is_cancellable=not (isinstance(task, FunctionTask) and task.loop is None))
         output = None
+
         with self._open_attempt(attempt) as token:
             environment = agent_environment(f"http://{HOST}:{self.port}/{token}", self._environment)
             try:
@@ -92,6 +90,7 @@ class Gateway:
                 if attempt.failure is None:
                     raise
                 raise attempt.failure from exc
+
         if attempt.failure is not None:
             raise attempt.failure
         return output
@@ -109,7 +108,6 @@ class Gateway:
                 call.cancel()
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """Answer the requests on a connection."""
         connection = AgentConnection(stream, listener=self._listener)
         try:
             await connection.serve(functools.partial(self._answer, connection))
@@ -127,15 +125,18 @@ class Gateway:
         path, _, query = request.target.partition("?")
         _, _, token_and_path = path.partition("/")
         token, slash, api_path = token_and_path.partition("/")
+
         attempt = self._attempts.get(token)
         if attempt is None:
             message = "no attempt in flight has this address: the attempt has ended, or the address is wrong"
             await connection.reject(HTTPStatus.FORBIDDEN, message)
             return
+
         has_place = connection in self._connections or len(self._connections) < MAX_CONNECTIONS
         if has_place:
             self._connections.add(connection)
             connection.authorize()
+
         template, model = split_model(slash + api_path)
         if (route_and_client := self._routes.get(template)) is None:
             await connection.reject(
@@ -146,6 +147,7 @@ class Gateway:
         if request.method != route.method:
             await connection.reject(HTTPStatus.METHOD_NOT_ALLOWED, f"use {route.method}", (b"allow", route.method.encode()))
             return
+
         length = request.length
         if length is not None and length > MAX_BYTES:
             raise RequestTooLarge(MAX_BYTES)
@@ -155,6 +157,7 @@ class Gateway:
                 None, TooManyConnections(f"the gateway has {MAX_CONNECTIONS:,} open connections, its maximum; use fewer slots")
             )
             return
+
         attempt.calls.add(connection.call_scope)
         try:
             if length is not None and length <= SMALL_REPLY:

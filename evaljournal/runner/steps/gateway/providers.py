@@ -28,8 +28,6 @@ DUMMY_KEY: Final = "sk-evaljournal-gateway"
 
 @attrs.frozen
 class _Api:
-    """An API whose calls are forwarded."""
-
     dialect: Dialect
     """Has its address, and the environment variables that configure it."""
     prefix: str
@@ -78,22 +76,17 @@ def split_model(path: str) -> tuple[str, str]:
 
 @attrs.frozen
 class Provider:
-    """A provider of models."""
-
     api: _Api
     address: Address
-    """The address of its base URL."""
     missing_key: str = ""
     """The environment variable that must be set before it can be called; empty if none is missing."""
 
     @property
     def api_keys(self) -> list[str]:
-        """The API keys that it is called with."""
         headers = ((name.decode(), value.decode("latin-1")) for name, value in self.address.headers)
         return [value.rpartition(" ")[2] for name, value in headers if is_secret_name(name)]
 
     def masked_url(self, path: str) -> str:
-        """Return the URL of a path with secrets masked."""
         return f"{self.address.masked_url.partition('?')[0].rstrip('/')}{path}"
 
 

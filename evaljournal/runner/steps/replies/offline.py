@@ -48,9 +48,11 @@ def offline() -> Generator[None]:
     if not _is_hooked:
         _is_hooked = True
         sys.addaudithook(_audit)
+
     variables = fill_keys()
     http.missing_variable = PLACEHOLDER
     _active += 1
+
     try:
         yield
     finally:
@@ -70,6 +72,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         target = arguments[0], arguments[1] if len(arguments) > 1 else None
     else:
         return
+
     if isinstance(target, tuple) and not _is_local(target[0]):
         host, port = (part.decode("idna") if isinstance(part, bytes) else part for part in target[:2])
         label, errors = watched_call.get(("", []))

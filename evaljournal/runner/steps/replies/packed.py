@@ -50,6 +50,7 @@ def pack(source: ReplySource) -> tuple[bytes, list[str]]:
         )
         packed = [_line(0, "", enqueued)]
         packed += [_line(record.seq, record.h, event) for record, event in _packed_events(source, entry, records, replies)]
+
         if any(mask_shapes(text.decode()) != text.decode() for text in packed):
             suspicious.append(entry.trial)
         if (size := max(map(len, packed))) >= MAX_LINE:
@@ -69,6 +70,7 @@ def _packed_events(
     """Yield the records of a trial that its replies are read from, with only what is needed of their events."""
     answered: dict[int, RecordedReply] = {reply.seq: reply for reply in (*replies.all_steps, *replies.calls)}
     recorded_again = {inner.seq for caller in (*replies.steps, *replies.calls) for inner in caller.all_inner}
+
     for record in records:
         event: Any = record.event
         match event:

@@ -77,7 +77,6 @@ class RecordedReply(RecordedResult):
 
     @property
     def key(self) -> Key:
-        """What identifies it in its trial."""
         return self.name, self.fingerprint
 
     @property
@@ -101,8 +100,9 @@ class RecordedReply(RecordedResult):
             raise failure
         if self.inner:
             self.record_inner(steps, step.number)
-        input_to_record, continues = steps.inputs.record(step.number, step.input)
+        input_to_record, continues = steps.inputs.new_part(step.input)
         self._record(steps, step.number, step.parent, input_to_record, continues)
+        steps.inputs.add(step.number, step.input)
 
     def record_inner(self, steps: AttemptSteps, number: int) -> None:
         """Record the steps inside it as those of the step with this number, numbered as they started."""
@@ -137,8 +137,6 @@ class RecordedReply(RecordedResult):
 
 @attrs.frozen(kw_only=True)
 class TrialReplies:
-    """What a source has recorded for one trial."""
-
     steps: tuple[RecordedReply, ...] = ()
     """Those that the task itself has called, in the order in which they started; others are inside them."""
     calls: tuple[RecordedReply, ...] = ()
@@ -180,7 +178,6 @@ class TrialReplies:
 
     @property
     def all_steps(self) -> Iterator[RecordedReply]:
-        """All steps, also those inside others."""
         for step in self.steps:
             yield from (step, *step.all_inner)
 
@@ -207,10 +204,12 @@ def missing_reply(
     """Return the error of a call without a reply; `replies` are those of its trial that were not used; `step` 0: it is none."""
     name = key[0]
     label, trial = printable(name, _NAME_CHARS), printable(trial, _NAME_CHARS)
+
     problem = f"no reply is recorded for {f'step {step:,} of {trial} ({label})' if step else f'the {label} of {trial}'}"
     failed = next((reply for reply in replies if reply.error and reply.key == key), None)
     if failed is not None:
         error = printable(f"{failed.error}: {failed.message}", _TEXT_CHARS)
+
         return ReplyMissing(f"{problem}: it failed in {sources} ({error}); --replay-errors replays failures")
     asked_text = rules.request_text(name, asked)
     texts = [(reply, rules.request_text(reply.name, reply.input)) for reply in replies if not reply.error]

@@ -25,7 +25,6 @@ DIALECTS: Final[Mapping[str, str]] = {
     "generateContent": "gemini",
     "streamGenerateContent": "gemini",
 }
-"""Endpoint → the dialect of its requests."""
 _SYSTEM_ROLES: Final = ("system", "developer")
 
 
@@ -35,8 +34,6 @@ class CannotRewrite(NotSent):
 
 @attrs.frozen
 class Rewrite:
-    """What model calls from a step on are sent with."""
-
     from_step: int
     model: str | None = None
     """With the prefix of its dialect, if it has one; None: as the task asks."""
@@ -57,6 +54,7 @@ class Rewrite:
         endpoint = model_endpoint(method, urlsplit(url).path)
         if number < self.from_step or endpoint in {None, "embeddings"}:
             return url, body
+
         try:
             self.check(str(endpoint))
             content = read_json(body)
@@ -64,6 +62,7 @@ class Rewrite:
                 raise ValueError("it is no JSON object")  # noqa: TRY004  # as for other text
         except (UsageError, ValueError) as exc:
             raise CannotRewrite(f"step {number} cannot be rewritten: {exc}") from exc
+
         if self.system is not None:
             content = _with_system(content, str(endpoint), self.system)
         if self.model is not None:

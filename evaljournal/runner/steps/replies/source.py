@@ -66,8 +66,6 @@ def asked_of_judge(version: str, texts: Iterable[str]) -> list[str]:
 
 @attrs.define
 class TrialRecords:
-    """Where the records of a trial are."""
-
     key: TrialKey
     trial: str
     case: str
@@ -174,7 +172,6 @@ class ReplySource:
         return next((reply for reply in replies if reply.key == key and reply.head not in used), None)
 
     def trials(self) -> Iterator[tuple[TrialRecords, list[Record], TrialReplies]]:
-        """Yield all trials with their records and replies."""
         for entry in self._trials.values():
             records = self.records_at(entry.locations)
             yield entry, records, self._replies_in(entry, records)
@@ -192,13 +189,11 @@ class ReplySource:
             raise UsageError(f"{self.name}: the steps of {entry.trial[:_NAME_CHARS]!r} are nested too deeply") from exc
 
     def asked(self, request: Any, variant: str) -> dict[str, Any]:
-        """Return what the call of a variant with a request asked."""
         parameters = variant_parameters(self.definition, variant)
         changes = {name: value for name, value in parameters.items() if value is not None}
         return asked_of(request, {**used_task(self.definition, variant), **changes})
 
     def session_at(self, seq: int) -> int:
-        """Return the number of the session of a record."""
         return bisect(self._starts, seq, key=itemgetter(0))
 
 
@@ -213,9 +208,11 @@ def open_run(name: str, *, pools: bool = False) -> ReplySource:
     if is_held(path):
         hint = f"wait for its end, or interrupt it; {command('status', path)} shows it"
         raise UsageError(f"{name} is a run in progress", hint=hint)
+
     source = ReplySource(name, partial(_records_at, path))
     for record in read(path, load_blobs=False):
         source.add(record)
+
     if not source.has_replies:
         raise UsageError(f"{name} has recorded no replies", hint=HOW_TO_RECORD)
     if isinstance(source.definition, Blob):
@@ -230,8 +227,6 @@ def _records_at(path: Path, locations: Iterable[int]) -> list[Record]:
 
 
 class _TrialReader:
-    """The replies in the records of a trial."""
-
     def __init__(self, source: ReplySource, entry: TrialRecords) -> None:
         self._source, self._entry = source, entry
         self._trajectory = Trajectory()
@@ -247,7 +242,6 @@ class _TrialReader:
         """Scorer, prompt and reminder, and reply of each call of a judge whose end has not been read."""
 
     def add(self, record: Record) -> None:
-        """Add the next record."""
         match event := record.event:
             case events.AttemptStarted():
                 self._request = event.request
@@ -324,7 +318,6 @@ class _TrialReader:
 
     def _reply(self, event: events.StepCompleted | events.StepFailed, record: Record, step: StepDetails) -> RecordedReply:
         """Return the reply of a step that an event has recorded, and that has this place in the attempt."""
-        is_replayed = isinstance(event, events.StepReplayed)
         return RecordedReply(
             seq=record.seq,
             output=step.output,
@@ -336,7 +329,7 @@ class _TrialReader:
             run=self._source.run,
             head=record.h,
             input=step.input,
-            reusable=is_replayed or bool(step.error) or step.reusable,
+            reusable=isinstance(event, events.StepReplayed) or bool(step.error) or step.reusable,
             error=step.error,
             message=step.message,
         )
