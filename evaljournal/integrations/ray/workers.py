@@ -369,13 +369,15 @@ def _amounts_text(resources: Mapping[str, float]) -> str:
     return ", ".join(f"{printable(name)} {amount:g}" for name, amount in resources.items())
 
 
-def _check_address(address: str | None, setting: str) -> None:
+def _check_address(address: object, setting: str) -> None:
     """Raise a `UsageError` if an address is neither HOST:PORT nor `auto`, which is the cluster on this machine."""
     if address is None or address == "auto":
         return
-    if address.startswith("ray://"):
+    text = address if isinstance(address, str) else ""
+    if text.startswith("ray://"):
         raise UsageError(_CLIENT_PROBLEM, setting=setting, value=address, hint=_CLIENT_HINT)
-    host, _, port = address.rpartition(":")
+
+    host, _, port = text.rpartition(":")
     if not host or "://" in host or not port.isdecimal():
         problem = "must be HOST:PORT of a running cluster; `ray start --head` starts one"
         raise UsageError(problem, setting=setting, value=address)

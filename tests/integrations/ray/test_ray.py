@@ -30,9 +30,9 @@ from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265", "local", "", "127.0.0.1", "head:", ":6379"])
-def test_an_address_that_is_not_a_cluster_is_rejected(address: str) -> None:
-    """Clients of Ray cannot stream, and no cluster is started."""
+@pytest.mark.parametrize("address", ["ray://head:10001", "http://head:8265", "local", "", "127.0.0.1", "head:", ":6379", 8])
+def test_an_address_that_is_not_a_cluster_is_rejected(address: Any) -> None:
+    """Clients of Ray cannot stream, and no cluster is started. A number is meant to be that of the workers."""
     with pytest.raises(UsageError) as caught:
         RayWorkers(address)
 
