@@ -169,7 +169,7 @@ def test_variables_with_secret_names_are_masked(path: Path, monkeypatch: pytest.
             raise ValueError(f"cannot use {VALUE}")
         return f"used {VALUE}"
 
-    run_real(define_real(task, [Case(name=name, input=name) for name in ("fail", "ok")]), path)
+    run_real(define_real(task, [Case(name=name, input=name) for name in ("fail", "ok")], slots=1), path)
 
     notes = [(event.name, event.value) for event in events(path, Noted) if event.name != "object of ***"]
     masked_notes = [("client", "Client(***)"), ("by", "an author of code"), ("cwd", str(Path.cwd()))]
