@@ -13,8 +13,7 @@ policy informed: it must never see what the journal does not have.
 end after the session is over (it is recorded as a late return instead). A value that cannot be recorded fails its own trial,
 never the run.
 
-Everything else about an attempt (its steps, secrets in its output, its budget, set-up and teardown) is in layers, which the
-assembly attaches; see `layers`.
+Everything else about an attempt, such as its set-up, is in layers, which the assembly attaches; see `layers`.
 """
 
 import heapq

@@ -144,7 +144,7 @@ class StartGate:
 
     **A refusal takes nothing.** `admit` only reads, or keeps what it has computed in the job's permits; what others
     could use is taken in `start`, when all gates have agreed. The last gate of a lane may take it in `admit`. Otherwise
-    a job that a later gate refuses would hold a part of a budget or a place in a worker that another job needs.
+    a job that a later gate refuses would hold what another job needs.
 
     **What a gate knows about a job is in the job's permits**, under the gate itself: a capability that is off is not a
     field.
