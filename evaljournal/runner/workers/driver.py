@@ -402,9 +402,9 @@ class Workers:
         try:
             pipe.send(self._opening)
             with trio.move_on_after(START_TIMEOUT) as start:
-                async with aclosing(pipe.frames()) as frames:
-                    async for batch in frames:
-                        for index, frame in enumerate(batch, 1):
+                async with aclosing(pipe.frames()) as stream:
+                    async for frames in stream:
+                        for index, frame in enumerate(frames, 1):
                             if not index % _FRAMES_PER_CHECKPOINT:
                                 await trio.lowlevel.checkpoint()
                             if len(frame) > _LARGE_FRAME:
