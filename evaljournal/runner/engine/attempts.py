@@ -283,7 +283,7 @@ class Attempts:
             settings.seed,
             probe=probe,
             stop_run=stop_run,
-            over_budget=self._rejection(work) is not None,
+            over_limit=self._rejection(work) is not None,
             ambiguous=self._fail_ambiguous,
         )
         match decision:

@@ -128,7 +128,7 @@ class PendingTrials:
             work.state,
             self._settings.retry,
             self._settings.seed,
-            over_budget=self._state.is_over_budget(work.trial),
+            over_limit=self._state.is_over_budget(work.trial),
             ambiguous=self._options.on_ambiguous == "fail",
         )
         self._recorder.record(event)
