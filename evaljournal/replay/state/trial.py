@@ -21,6 +21,8 @@ DONE_STAGES: Final = ("completed", "failed")
 
 WORKER_ENDS: Final = ("worker_died", "worker_lost")
 """Reasons of interruptions after which the run decides whether the trial is retried."""
+INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
+"""Categories of a `RetryHistory` whose last attempt was interrupted."""
 
 NO_SLOT: Final = -1
 """The slot of an attempt that occupies none."""
