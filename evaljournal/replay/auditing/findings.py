@@ -39,8 +39,7 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, batches,
-    budget, retry, stop, totals or settings; in a review: run, sample or label."""
+    """The rule, by its name in `docs/audit.md`."""
     message: str
 
 
