@@ -76,6 +76,11 @@ class RetryHistory:
     reason: str = ""
     """Why the trial last failed."""
 
+    @property
+    def failures(self) -> int:
+        """Attempts that ended in an error or a timeout, and the last one if it ended with its worker."""
+        return self.errors + self.parse_errors + self.timeouts + (self.category in WORKER_ENDS)
+
     def count_failure(self, category: str, retry_after: float | None = None) -> None:
         """Count a failed attempt or scorer call."""
         self.category, self.retry_after = category, retry_after

@@ -85,14 +85,9 @@ class TrialWork(_QueuedJob):
 
     @property
     def failures(self) -> int:
-        """Attempts that ended in an error or a timeout, or with their worker."""
+        """Attempts that failed; see `RetryHistory.failures`."""
         history = self.state.retry_history
-        return 0 if history is None else history.errors + history.parse_errors + history.timeouts + self.needs_own_worker
-
-    @property
-    def needs_own_worker(self) -> bool:
-        """Whether its next attempt needs a worker of its own."""
-        return self.state.ended_with_worker
+        return 0 if history is None else history.failures
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -106,9 +101,6 @@ class ScorerCall(_QueuedJob):
     """Calls in this session, the one in flight included."""
     retry_history: RetryHistory = attrs.field(factory=RetryHistory)
     """Its failures in this session."""
-
-    needs_own_worker: bool = False
-    """Whether its next call needs a worker of its own, because the last one ended with its worker."""
 
     @property
     def id(self) -> tuple[str, str]:

@@ -34,7 +34,6 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.state.workspaces import recorded_changes
-from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.concurrency.start import SEVERAL
 from evaljournal.runner.data.to_json import is_large
@@ -211,7 +210,6 @@ class Scoring:
         task = call.scorer.task
         value = call if task.takes_trial else call.input
         ending = await scope.call(task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
-        call.needs_own_worker = isinstance(ending, WorkerEnded)
         self.end(call, ending)
 
     def end(self, call: ScorerCall, ending: CallOutcome | Interrupted) -> None:
