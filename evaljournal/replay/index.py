@@ -48,8 +48,8 @@ TIMELINE_EVENTS: Final = frozenset({*_STAGE_AFTER, *get_args(events.PolicyEvent)
 MAX_INT64: Final = (1 << 63) - 1
 _MAX_INTEGER: Final = 1 << 40
 """Maximum integer in usage; sums of such integers fit into 64 bits."""
-_BATCH_RECORDS: Final = 4_096
-_BATCH_BYTES: Final = 8 << 20
+_FLUSH_RECORDS: Final = 4_096
+_FLUSH_BYTES: Final = 8 << 20
 """Records and bytes of values after which rows are written."""
 _CACHE_KIB: Final = 32 << 10
 
@@ -282,7 +282,7 @@ class Index:
     def add_log(self, name: str, columns: Iterable[str]) -> list[Any]:
         """Create a table for many short rows that are only read in order; return the list to which they are added.
 
-        A batch of rows is one row of the table: a JSON list for each column, which takes a fraction of the time.
+        A chunk of rows is one row of the table: a JSON list for each column, which takes a fraction of the time.
         """
         self.add_table(name, ("end", *columns))
         return self._logs.setdefault(name, [])
@@ -290,8 +290,8 @@ class Index:
     def log(self, name: str, column: str, start: int = 0) -> Iterator[Any]:
         """Yield a column of a log, from the row with this number on."""
         query = f'SELECT end, "{column}" FROM {name} WHERE end > ? ORDER BY end'  # noqa: S608  # our own names
-        batches = ((end, orjson.loads(batch)) for end, batch in self.rows(query, start))
-        return chain.from_iterable(batch[max(0, len(batch) - (end - start)) :] for end, batch in batches)
+        chunks = ((end, orjson.loads(chunk)) for end, chunk in self.rows(query, start))
+        return chain.from_iterable(chunk[max(0, len(chunk) - (end - start)) :] for end, chunk in chunks)
 
     def rows(self, query: str, *parameters: Any) -> Iterator[Any]:
         self.flush()
@@ -344,7 +344,7 @@ class Index:
         return t
 
     def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one case for each event
-        if not self.seq % _BATCH_RECORDS or self._pending_bytes > _BATCH_BYTES:
+        if not self.seq % _FLUSH_RECORDS or self._pending_bytes > _FLUSH_BYTES:
             self.flush()
         event, seq, t = record.event, record.seq, self._advance(record)
         if t is not None:

@@ -52,6 +52,31 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     assert "ended, last: exit code 3" in str(outcome)
 
 
+async def test_scorer_calls_of_a_dead_worker_are_repeated_alone() -> None:
+    """After a worker has ended with two calls, each of them is called again in a worker of its own."""
+    defined = define(ECHO, numbered_cases(2), retry=RETRY)
+    counts: list[int] = []
+    in_flight = 0
+
+    @defined.score(workers=True)
+    async def unit_tests(output: str) -> bool:
+        nonlocal in_flight
+        in_flight += 1
+        try:
+            await trio.sleep(1)
+            counts.append(in_flight)
+            if len(counts) == 1:
+                await die()
+            return bool(output)
+        finally:
+            in_flight -= 1
+
+    outcome = await run_in(MemoryWorkers(workers=1), defined, SimulatedDisk())
+
+    assert 2 == outcome.state.completed
+    assert [2, 1, 1] == counts
+
+
 async def test_a_scorer_in_a_worker_gets_the_outcome() -> None:
     """The parameters `declined` and `truncated` say how the answer of an attempt, also one in a worker, ended."""
     disk, outcomes = SimulatedDisk(), {"case-0": "declined", "case-1": "truncated", "case-2": ""}

@@ -87,11 +87,11 @@ class NatOutput(RunOutput):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward, run, send)
                 while True:
-                    batch = [await receive.receive()]
+                    records = [await receive.receive()]
                     with contextlib.suppress(trio.WouldBlock):
                         while True:
-                            batch.append(receive.receive_nowait())
-                    await trio.to_thread.run_sync(self._apply, source, batch, limiter=limiter)
+                            records.append(receive.receive_nowait())
+                    await trio.to_thread.run_sync(self._apply, source, records, limiter=limiter)
         except Exception as exc:  # noqa: BLE001  # the run continues
             self._log_failure("is no longer updated", run, exc)
 

@@ -37,8 +37,8 @@ def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[b
     )
     schema = orjson.dumps(SCHEMA_URL)
     tail = b'],"schemaUrl":%b}],"schemaUrl":%b}]}\n' % (schema, schema)
-    for batch in _batches((orjson.dumps(_json(span)) for span in spans), MAX_BODY - len(head) - len(tail)):
-        yield head + b",".join(batch) + tail
+    for chunk in _chunks((orjson.dumps(_json(span)) for span in spans), MAX_BODY - len(head) - len(tail)):
+        yield head + b",".join(chunk) + tail
 
 
 def _json(message: dict[str, Any]) -> dict[str, Any]:
@@ -72,24 +72,24 @@ def _requests(resource: Any, scope: Any, items: Iterable[bytes]) -> Iterator[Ite
     resource = _message(1, _attributes(1, resource))
     scope, schema = _message(1, _text(1, scope["name"]) + _text(2, scope["version"])), _text(3, SCHEMA_URL)
     room = MAX_BODY - len(resource) - len(scope) - 2 * len(schema) - _MAX_ENVELOPE
-    for batch in _batches((_message(2, item) for item in items), room):
-        size = len(scope) + sum(map(len, batch)) + len(schema)
+    for chunk in _chunks((_message(2, item) for item in items), room):
+        size = len(scope) + sum(map(len, chunk)) + len(schema)
         scope_head = _tag(2, _LENGTH) + _varint(size)
         head = _tag(1, _LENGTH) + _varint(len(resource) + len(scope_head) + size + len(schema)) + resource + scope_head
-        yield itertools.chain([head, scope], batch, [schema, schema])
+        yield itertools.chain([head, scope], chunk, [schema, schema])
 
 
-def _batches(spans: Iterable[bytes], room: int) -> Iterator[list[bytes]]:
+def _chunks(spans: Iterable[bytes], room: int) -> Iterator[list[bytes]]:
     """Yield encoded spans in lists of at most `room` bytes, including separators; at least one list, and one span in each."""
-    batch: list[bytes] = []
+    chunk: list[bytes] = []
     size = 0
     for span in spans:
-        if batch and size + len(span) > room:
-            yield batch
-            batch, size = [], 0
-        batch.append(span)
+        if chunk and size + len(span) > room:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(span)
         size += len(span) + 1
-    yield batch
+    yield chunk
 
 
 def _span(span: dict[str, Any]) -> bytes:

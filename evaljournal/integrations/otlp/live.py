@@ -61,7 +61,7 @@ _INTERVAL: Final = 1.0
 """Seconds between passes."""
 _PAUSE_RATIO: Final = 5
 """Minimum length of a pause, in terms of the processor time that was used before it."""
-_BATCH: Final = 200
+_MAX_TRIALS: Final = 200
 """Maximum trials in a pass."""
 _TIMEOUT: Final = 10.0
 """Seconds without data after which a request has failed."""
@@ -143,7 +143,7 @@ class OtlpOutput(RunOutput):
         source = Source(run)
         self._due_trials = dict.fromkeys(source.state.trials, 0)
         timeouts = {"connect_timeout": _TIMEOUT, "read_timeout": _TIMEOUT}
-        send, receive = trio.open_memory_channel[Record](_BATCH)
+        send, receive = trio.open_memory_channel[Record](_MAX_TRIALS)
         async with (
             Client(self._traces, **timeouts) as traces,
             Client(self._logs, **timeouts) as logs,
@@ -162,7 +162,7 @@ class OtlpOutput(RunOutput):
         while True:
             start_time, deadline = time.thread_time(), self._deadline
             has_read = await self._read(source, records)
-            due = dict(islice(self._due_trials.items(), _BATCH))
+            due = dict(islice(self._due_trials.items(), _MAX_TRIALS))
             spans, events = self._spans_of(source, due)
             resource, scope = resource_of(source), scope_of(source)
             if not self._has_content:
@@ -187,7 +187,7 @@ class OtlpOutput(RunOutput):
     async def _read(self, source: Source, records: "trio.MemoryReceiveChannel[Record]") -> bool:
         """Apply the records that are there, up to those of a pass; return whether there were any."""
         has_read = False
-        while len(self._due_trials) < _BATCH:
+        while len(self._due_trials) < _MAX_TRIALS:
             with trio.move_on_after(3 * POLL_INTERVAL) as scope:
                 record = await records.receive()
             if scope.cancelled_caught:

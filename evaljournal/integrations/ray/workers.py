@@ -1,7 +1,7 @@
 """Workers on a Ray cluster. Ray is imported when a session starts its first worker.
 
-An attempt is not a Ray task: a worker is an actor, and frames go to it and come back in batches, so that many attempts share
-one Ray call. Retries are those of the run; Ray's own are not used.
+An attempt is not a Ray task: a worker is an actor, and several frames go to it or come back together, so that many attempts
+share one Ray call. Retries are those of the run; Ray's own are not used.
 """
 
 import atexit
@@ -73,7 +73,7 @@ class RayPipe:
         self._frames.put(frame)
 
     def _write(self) -> None:
-        """Write frames, in batches: the actor has written one before it gets the next, so that their order is kept."""
+        """Write all waiting frames together: the actor has written them before it gets more, so that their order is kept."""
         while (frame := self._frames.get()) is not None:
             frames = [frame]
             with suppress(queue.Empty):

@@ -399,8 +399,8 @@ class Auditor:
         if rules is None:
             return
 
-        over_budget = self.state.is_over_budget(event.trial)
-        expected = rules.settle(event, trial, probe=event.trial in self._probes, over_budget=over_budget)
+        over_limit = self.state.is_over_budget(event.trial)
+        expected = rules.settle(event, trial, probe=event.trial in self._probes, over_limit=over_limit)
         if expected == event:
             self._decisions_reproduced += 1
             return

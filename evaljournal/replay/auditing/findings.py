@@ -24,7 +24,7 @@ class RetryRules(Protocol):
         """Why they may differ from the rules that were in force, such as another release; empty if they do not."""
         ...
 
-    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_budget: bool) -> RetryDecision:
+    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_limit: bool) -> RetryDecision:
         """Return the decision for a trial in this state; `event` is the recorded one. `probe`: its last attempt was a probe."""
         ...
 
@@ -39,8 +39,7 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, batches,
-    budget, retry, stop, totals or settings; in a review: run, sample or label."""
+    """The rule, by its name in `docs/audit.md`."""
     message: str
 
 

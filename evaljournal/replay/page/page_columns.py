@@ -33,7 +33,7 @@ from evaljournal.replay.state.usage import JUDGE_NOTE
 from evaljournal.replay.state.workspaces import CHANGES, recorded_changes
 from evaljournal.replay.text import reason_text
 
-_BATCH: Final = 4_096
+_CHUNK: Final = 4_096
 """Entries of a column that are encoded at once."""
 _NOTE_CHARS: Final = 300
 _MAX_NOTES: Final = 100
@@ -422,8 +422,8 @@ def encode_json(value: Any) -> Iterator[bytes]:
         case list() if any(isinstance(item, dict | Iterator) for item in value):
             yield from _join(b"[", map(encode_json, value), b"]")
         case Iterator():
-            batches = iter(lambda: list(islice(value, _BATCH)), [])
-            yield from _join(b"[", ((orjson.dumps(batch)[1:-1],) for batch in batches), b"]")
+            chunks = iter(lambda: list(islice(value, _CHUNK)), [])
+            yield from _join(b"[", ((orjson.dumps(chunk)[1:-1],) for chunk in chunks), b"]")
         case _:
             yield orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
 

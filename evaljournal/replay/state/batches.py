@@ -1,8 +1,8 @@
 """The batches of a run: what was sent, what the provider reported, and what is still open.
 
 `Batches` is attached with the first batch that is prepared. It comes after the trials and the scorer calls in the order of
-projections, and before the budget, which reserves amounts for the lines that are open. A line is in use until the event that
-ends its attempt or call has been counted: its usage is that of the batch.
+projections: a line is in use until the event that ends its attempt or call has been counted, because its usage is that of the
+batch.
 """
 
 from collections import Counter

@@ -17,7 +17,7 @@ from evaljournal.journal import Record, events
 from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.sessions import Sessions, covered_seconds
 from evaljournal.replay.state.totals import UsageParts
-from evaljournal.replay.state.trial import WORKER_ENDS, RunningAttempt, TrialState, pack_location
+from evaljournal.replay.state.trial import INTERRUPTED, RunningAttempt, TrialState, pack_location
 from evaljournal.replay.state.trials import RunTrials
 from evaljournal.replay.state.usage import add, subtract
 
@@ -28,8 +28,7 @@ unauthorized."""
 REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
 NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
 """The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
-_INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
-_TRANSIENT: Final = _INTERRUPTED | {"rate_limited", "unavailable", "fatal"}
+_TRANSIENT: Final = INTERRUPTED | {"rate_limited", "unavailable", "fatal"}
 """Ends that the task did not cause. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
 _MIN_TIMEOUT: Final = 0.1
 """Minimum share of its timeout that an attempt gets, even if earlier attempts, whose steps it reuses, took longer."""
@@ -43,7 +42,7 @@ def keeps_steps(reuse: str, end: str) -> bool:
         case "always":
             return True
         case "interrupted":
-            return end in _INTERRUPTED
+            return end in INTERRUPTED
         case _:
             return end in _TRANSIENT
 

@@ -21,9 +21,11 @@ DONE_STAGES: Final = ("completed", "failed")
 
 WORKER_ENDS: Final = ("worker_died", "worker_lost")
 """Reasons of interruptions after which the run decides whether the trial is retried."""
+INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
+"""Categories of a `RetryHistory` whose last attempt was interrupted."""
 
 NO_SLOT: Final = -1
-"""The slot of an attempt that uses a line of a batch."""
+"""The slot of an attempt that occupies none."""
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT_LAYOUT: Final = Struct("=qdd")
@@ -49,7 +51,7 @@ def unpack_location(location: int) -> Location:
 
 @attrs.define
 class RetryHistory:
-    """The failures of a trial so far, which determine the rest of its retry budgets."""
+    """The failures of a trial so far, which determine how many retries are left."""
 
     errors: int = 0
     parse_errors: int = 0
@@ -74,20 +76,25 @@ class RetryHistory:
     reason: str = ""
     """Why the trial last failed."""
 
+    @property
+    def failures(self) -> int:
+        """Attempts that ended in an error or a timeout, and the last one if it ended with its worker."""
+        return self.errors + self.parse_errors + self.timeouts + (self.category in WORKER_ENDS)
+
     def count_failure(self, category: str, retry_after: float | None = None) -> None:
         """Count a failed attempt or scorer call."""
         self.category, self.retry_after = category, retry_after
         self._count(1)
 
     def count_retry(self, reason: str, delay: float) -> None:
-        """Count the retry after the last failure; a probe, or a stop of the run, is not charged to the retry budget."""
+        """Count the retry after the last failure; a probe, or a stop of the run, does not count against its retries."""
         if reason == "rate_limited":
             self.rate_limit_wait += delay
         elif reason in {"probe", "stopped"}:
             self._count(-1)
 
     def reset(self) -> None:
-        """Reset the retry budgets, except those of worker ends, after an attempt that has completed a step."""
+        """Forget the failures, except ends of workers, after an attempt that has completed a step."""
         self.errors = self.parse_errors = self.timeouts = self.rate_limit_failures = 0
         self.rate_limit_wait = 0.0
 
@@ -110,11 +117,11 @@ class RetryHistory:
 class RunningAttempt:
     attempt: int
     slot: int
-    """`NO_SLOT` if it uses a line of a batch."""
+    """`NO_SLOT` if it occupies none."""
     start: float
     """When it started, in seconds since the start of the session."""
     key: str | None
-    """Its rate-limit key; None if it uses a line of a batch."""
+    """Its rate-limit key; None if it occupies no slot."""
     usages: list[Any] | None = None
     """The usage that it and its steps have noted; None if there is none."""
     waits: list[tuple[float, float]] | None = None
@@ -279,7 +286,7 @@ class TrialState:
     def latency(self) -> float | None:
         """Seconds of the attempt that returned the output, and of the steps that it reused.
 
-        None without an output, or if it is from a batch.
+        None without an output, or if it was not measured.
         """
         latency: float = _LAYOUT.unpack_from(self._packed_fields)[1]
         return None if math.isnan(latency) else latency

@@ -41,7 +41,7 @@ from evaljournal.replay.text import as_words
 class AttemptTotals:
     outputs: int = 0
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
-    """The latency of each output that is not from a batch: seconds of the attempt that returned it, and of the steps that it
+    """The latency of each output that has one: seconds of the attempt that returned it, and of the steps that it
     reused, without set-up, teardown and the seconds that its steps waited for rate limits."""
     retries: Counter[str] = attrs.field(factory=Counter[str])
     """By cause."""
@@ -51,7 +51,7 @@ class AttemptTotals:
     interrupted: int = 0
     """Number of interrupted attempts; their calls may have been paid for."""
     interrupted_trials: set[str] = attrs.field(factory=set[str])
-    """Trials whose last attempt was interrupted."""
+    """Trials whose last attempt was interrupted, and may have called something."""
     repeated_calls: int = 0
     """Calls of interrupted attempts that were repeated, and may have been paid for: completed steps that were not reused, and
     one for each attempt, which may have made more."""
@@ -276,7 +276,7 @@ class RunTrials(dict[str, TrialState]):
             history.error_type = history.location = ""
         elif trial.retry_history is not None:
             trial.retry_history.category = "interrupted"
-        if attempt.slot != NO_SLOT:  # An attempt that uses a line of a batch calls nothing.
+        if attempt.slot != NO_SLOT:  # Otherwise it has called nothing.
             self.attempts.interrupted += 1
             self.attempts.interrupted_trials.add(event.trial)
         self._usage.end_without_output(attempt, None, event.trial)

@@ -71,7 +71,7 @@ def note_reply(status: int, headers: Mapping[str, str]) -> None:
 
 
 def start_phase(phase: StepPhase) -> None:
-    """Report in the loop of the run, or of the worker, that a phase of the attempt starts, which has its own timeout."""
+    """Report, in the loop that runs the attempt, that a phase of it starts, which has its own timeout."""
     _send({PHASE_NOTE: phase})
 
 

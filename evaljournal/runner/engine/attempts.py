@@ -13,8 +13,7 @@ policy informed: it must never see what the journal does not have.
 end after the session is over (it is recorded as a late return instead). A value that cannot be recorded fails its own trial,
 never the run.
 
-Everything else about an attempt (its steps, secrets in its output, its budget, set-up and teardown) is in layers, which the
-assembly attaches; see `layers`.
+Everything else about an attempt, such as its set-up, is in layers, which the assembly attaches; see `layers`.
 """
 
 import heapq
@@ -284,7 +283,7 @@ class Attempts:
             settings.seed,
             probe=probe,
             stop_run=stop_run,
-            over_budget=self._rejection(work) is not None,
+            over_limit=self._rejection(work) is not None,
             ambiguous=self._fail_ambiguous,
         )
         match decision:

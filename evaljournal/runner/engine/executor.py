@@ -1,12 +1,12 @@
-"""The executor of a session: consumers execute the jobs of the scheduler; timeouts, budgets and stops cancel their calls.
+"""The executor of a session: consumers execute the jobs of the scheduler; timeouts and stops cancel their calls.
 
 **Consumers.** A consumer is a trio task. It takes the next job, executes it to its end or its next wait, and parks when
 there is no job. There are as many as calls may be in flight, started when they are needed: a task per trial would cost more
 than the journal.
 
-**Exactly one end.** Each call ends once: it returns, or its scope is cancelled by its timeout, its budget or a stop. A call
-that does not respond to its cancellation is abandoned: its end is recorded without it, another consumer takes its place,
-and what it returns later is recorded as late. So a call that hangs costs one slot for a limited time, never the run.
+**Exactly one end.** Each call ends once: it returns, or its scope is cancelled by its timeout, a limit of its trial or a stop.
+A call that does not respond to its cancellation is abandoned: its end is recorded without it, another consumer takes its
+place, and what it returns later is recorded as late. So a call that hangs costs one slot for a limited time, never the run.
 
 **A stop** lets calls in flight finish for the grace period, then cancels them, then records those that do not respond as
 interrupted. What was not recorded by then is repeated by the next session; nothing that was recorded is lost.
@@ -118,9 +118,9 @@ class TrialExecutor:
     ) -> None:
         """`tasks` are those of the variants; without any, outputs are only scored.
 
-        `key_of` returns the rate-limit key of a trial; None: there is only one. `fail_ambiguous`: a trial fails if its attempt
-        ended with its worker. `cancel_timeout`: seconds that calls get to end after they were cancelled because the session is
-        stopped. The assembly sets `Scheduler.new_lane`, and attaches layers before the executor runs.
+        `key_of` returns the rate-limit key of a trial; None: there is only one. `fail_ambiguous`: see `Attempts`.
+        `cancel_timeout`: seconds that calls get to end after they were cancelled because the session is stopped.
+        The assembly sets `Scheduler.new_lane`, and attaches layers before the executor runs.
         """
         self._recorder = recorder
         self._settings = settings

@@ -85,14 +85,9 @@ class TrialWork(_QueuedJob):
 
     @property
     def failures(self) -> int:
-        """Attempts that ended in an error or a timeout, or with their worker."""
+        """Attempts that failed; see `RetryHistory.failures`."""
         history = self.state.retry_history
-        return 0 if history is None else history.errors + history.parse_errors + history.timeouts + self.needs_own_worker
-
-    @property
-    def needs_own_worker(self) -> bool:
-        """Whether its next attempt needs a worker of its own."""
-        return self.state.ended_with_worker
+        return 0 if history is None else history.failures
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -106,9 +101,6 @@ class ScorerCall(_QueuedJob):
     """Calls in this session, the one in flight included."""
     retry_history: RetryHistory = attrs.field(factory=RetryHistory)
     """Its failures in this session."""
-
-    needs_own_worker: bool = False
-    """Whether its next call needs a worker of its own, because the last one ended with its worker."""
 
     @property
     def id(self) -> tuple[str, str]:
@@ -144,7 +136,7 @@ class StartGate:
 
     **A refusal takes nothing.** `admit` only reads, or keeps what it has computed in the job's permits; what others
     could use is taken in `start`, when all gates have agreed. The last gate of a lane may take it in `admit`. Otherwise
-    a job that a later gate refuses would hold a part of a budget or a place in a worker that another job needs.
+    a job that a later gate refuses would hold what another job needs.
 
     **What a gate knows about a job is in the job's permits**, under the gate itself: a capability that is off is not a
     field.

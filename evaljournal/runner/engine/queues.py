@@ -18,7 +18,7 @@ from evaljournal.runner.engine.jobs import Job, Lane, ScorerCall, TrialWork
 from evaljournal.runner.engine.recorder import Shutdown
 
 _READ_AHEAD: Final = 64
-"""Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
+"""Trials that are read beyond twice the limit: reading several at once saves switches to a thread."""
 _READ_AHEAD_WITH_KEYS: Final = 10_000
 """Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 

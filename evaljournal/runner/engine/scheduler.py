@@ -363,7 +363,7 @@ class Scheduler:
             self._set_timer(lane, record.t)
 
     def is_free_probe(self, job: Job, name: str) -> bool:
-        """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
+        """Return whether the last start of a trial or a scorer call was a probe that does not count against its retries."""
         return job.lane.is_live and name in job.lane.policy.free_probes
 
     def apply(self, lane: Lane, events: Sequence[Change]) -> None:

@@ -4,7 +4,7 @@
 then the calls of judges and other scorers wait in their lanes. What combines scores comes last, then the trial is completed.
 
 **One end per scorer and output**: its scores, or one record that it has failed. A failed call of a function or a judge is
-retried in its lane, with the scorer's own retry budget; the task is not called again. What was not recorded when a session ends
+retried in its lane, by the scorer's own retry rules; the task is not called again. What was not recorded when a session ends
 is scored by the next one.
 
 **Starts.** The call of a judge may have cost something when it is lost half way, so its start is recorded, before it is called.
@@ -34,7 +34,6 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.state.workspaces import recorded_changes
-from evaljournal.runner.calls import WorkerEnded
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.concurrency.start import SEVERAL
 from evaljournal.runner.data.to_json import is_large
@@ -211,7 +210,6 @@ class Scoring:
         task = call.scorer.task
         value = call if task.takes_trial else call.input
         ending = await scope.call(task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
-        call.needs_own_worker = isinstance(ending, WorkerEnded)
         self.end(call, ending)
 
     def end(self, call: ScorerCall, ending: CallOutcome | Interrupted) -> None:

@@ -26,6 +26,9 @@ class PlacesGate(StartGate):
     def _needs_place(self, job: Job) -> bool:
         return job.scorer.scorer.workers if isinstance(job, ScorerCall) else self._workers.runs_tasks
 
+    def _needs_own_worker(self, job: Job) -> bool:
+        return job.state.ended_with_worker if isinstance(job, TrialWork) else job in self._workers.interrupted_calls
+
     def reach(self, lane: Lane) -> int:
         """Set jobs aside that need a worker of their own; without room, only a first job that has its place may start."""
         self._set_aside(lane)
@@ -52,7 +55,7 @@ class PlacesGate(StartGate):
         """Let the jobs at the head of a lane that need a worker of their own wait for one outside the lane."""
         queue: deque[Any]
         for queue in (lane.calls, lane.trials) if self._workers.runs_tasks else (lane.calls,):
-            while queue and (job := queue[0]).needs_own_worker and not self._workers.has_place(job):
+            while queue and self._needs_own_worker(job := queue[0]) and not self._workers.has_place(job):
                 queue.popleft()
                 self._scheduler.queues.waiting_trials -= job.__class__ is TrialWork
                 self._workers.reserve_own_worker(job, partial(self._put_back, queue, job))

@@ -88,7 +88,7 @@ class Description:
 
 
 class RemoteError(Exception):
-    """An exception that a task raised in a worker, which classified and described it; the exception itself stays there."""
+    """An exception that a task raised in another process, which classified and described it; the exception stays there."""
 
     def __init__(self, failure: Failure, description: Description) -> None:
         super().__init__(description.type, description.message)

@@ -243,17 +243,17 @@ def settle(
     *,
     probe: bool = False,
     stop_run: bool = False,
-    over_budget: bool = False,
+    over_limit: bool = False,
     ambiguous: bool = False,
 ) -> RetryScheduled | TrialFailed:
     """Decide what follows the last attempt of a trial, which failed, timed out or was interrupted.
 
     A trial that has already failed is retried: the user asked for it. An interrupted one is settled only if its worker ended,
-    or if it is `ambiguous` and must not be repeated. `over_budget`: its attempts have exceeded the budget per trial.
+    or if it is `ambiguous` and must not be repeated. `over_limit`: its attempts have exceeded the budget per trial.
     """
     if state.stage == "failed":
         return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, reason="requested")
-    if over_budget:
+    if over_limit:
         return TrialFailed(trial=trial, attempts=state.attempts, reason="budget")
     if state.stage == "interrupted" and (ambiguous or not state.ended_with_worker):
         return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")

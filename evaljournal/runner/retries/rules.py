@@ -21,7 +21,7 @@ class SessionRetries:
     seed: int
     caveat: str
 
-    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_budget: bool) -> RetryDecision:
+    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_limit: bool) -> RetryDecision:
         """Return the event that the rules require in place of the recorded `event`.
 
         Three things are not recorded, and follow from the event: whether a probe was free, whether a fatal failure stopped the
@@ -36,7 +36,7 @@ class SessionRetries:
             self.seed,
             probe=probe and reason == "probe",
             stop_run=is_fatal and not isinstance(event, events.TrialFailed),
-            over_budget=over_budget,
+            over_limit=over_limit,
             ambiguous=isinstance(event, events.TrialFailed) and reason == "ambiguous",
         )
 

@@ -32,7 +32,7 @@ from evaljournal.runner.errors import RunChanged, UsageError, command
 from evaljournal.runner.runs.changes import adopted_changes, differences
 from evaljournal.runner.runs.paths import last_record, sealed_head
 
-_BATCH: Final = 256
+_RECORDS_PER_TURN: Final = 256
 """Records that are copied before other tasks, such as the writer's, get their turn."""
 
 
@@ -208,7 +208,7 @@ class _ShardCopier:
             if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
             self._state.apply(copy.append(event, is_own=self._is_own))
-            if verifier.has_blobs or not record.seq % _BATCH:
+            if verifier.has_blobs or not record.seq % _RECORDS_PER_TURN:
                 await self._journal.wait_room()
 
         _check_unchanged(shard, verifier.result(), self._source)

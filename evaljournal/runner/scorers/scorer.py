@@ -70,7 +70,7 @@ class ScorerInput:
     """Whether the model, or its provider, declined to answer."""
     truncated: bool = False
     latency: float | None = 0.0
-    """Seconds that the output took; None if it is from a batch. See `TrialState.latency`."""
+    """Seconds that the output took; None: unknown. See `TrialState.latency`."""
     cost: float | None = None
     """Dollars that the output cost; None: unknown."""
     files: list[Any] = field(factory=list[Any])

@@ -36,7 +36,6 @@ from evaljournal.runner.sessions.layers.outputs import (
     LargeOutputsLayer,
     MaskingLayer,
     RequestsLayer,
-    TrialBudgetLayer,
     error_outcomes,
 )
 from evaljournal.runner.sessions.layers.steps import ReuseLayer, StepsLayer, recorded_trajectory
@@ -189,6 +188,8 @@ def _layers(
     if outcomes := error_outcomes(settings):
         yield AnswersLayer(outcomes)
     if recorder.state.budget is not None:
+        from evaljournal.runner.sessions.layers.budget import TrialBudgetLayer  # noqa: PLC0415  # few runs need it
+
         yield TrialBudgetLayer(recorder, executor)
 
 

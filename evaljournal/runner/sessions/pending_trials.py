@@ -117,7 +117,8 @@ class PendingTrials:
 
     def _must_settle(self, work: TrialWork) -> bool:
         """Return whether `settle` must decide if an interrupted trial is repeated."""
-        is_ambiguous = self._options.on_ambiguous == "fail" and work.trial not in self._state.batches.uncalled_trials
+        may_have_called = work.trial in self._state.trials.attempts.interrupted_trials
+        is_ambiguous = self._options.on_ambiguous == "fail" and may_have_called
         return is_ambiguous or work.state.ended_with_worker or self._state.is_over_budget(work.trial)
 
     def _settle(self, work: TrialWork) -> TrialWork | None:
@@ -127,7 +128,7 @@ class PendingTrials:
             work.state,
             self._settings.retry,
             self._settings.seed,
-            over_budget=self._state.is_over_budget(work.trial),
+            over_limit=self._state.is_over_budget(work.trial),
             ambiguous=self._options.on_ambiguous == "fail",
         )
         self._recorder.record(event)

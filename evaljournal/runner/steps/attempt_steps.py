@@ -90,7 +90,7 @@ class CallGate(Protocol):
         ...
 
     async def admit(self, step: int, call: LimitedCall, /) -> CallAdmission:
-        """Wait, in the loop of the run or the worker, until a call may start; raise `OverLimit` if it never can."""
+        """Wait, in the loop that runs the attempt, until a call may start; raise `OverLimit` if it never can."""
         ...
 
     def read(self, step: int, status: int, headers: Mapping[str, str], /) -> None:
@@ -102,7 +102,7 @@ class CallGate(Protocol):
         ...
 
     async def wait_again(self, step: int, failure: Failure, /) -> float | None:
-        """Wait, in the loop of the run or the worker, until a call that was rejected may be sent again.
+        """Wait, in the loop that runs the attempt, until a call that was rejected may be sent again.
 
         Returns the seconds that it waited; None if it may not: its retry settings are used up, or the attempt has ended.
         """
@@ -264,7 +264,7 @@ class AttemptSteps:
         return True
 
     async def admit(self, step: Step) -> None:
-        """Wait in the loop of the run, or of the worker, until the model call of a step may start."""
+        """Wait, in the loop that runs the attempt, until the model call of a step may start."""
         assert step.call is not None
         assert self.gate is not None
         try:
@@ -275,7 +275,7 @@ class AttemptSteps:
         step.started_at = self._clock()
 
     async def wait_again(self, step: Step, exc: Exception) -> float | None:
-        """Wait in the loop of the run, or of the worker, until the call of a step that has failed may be sent again.
+        """Wait, in the loop that runs the attempt, until the call of a step that has failed may be sent again.
 
         Returns the seconds that it waited; None if it may not be sent again.
         """

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Final, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import attrs
 import orjson
@@ -219,6 +219,8 @@ class Workers:
         """Job → the worker that has a place for it."""
         self.names = WeakKeyDictionary[Job, str]()
         """Job → the name of the worker that ran its last call."""
+        self.interrupted_calls = WeakSet[Job]()
+        """Jobs of scorers whose last call ended with its worker."""
         self._jobs_for_own_worker: deque[tuple[Job, Callable[[], None]]] = deque()
         """Jobs that wait for a worker of their own, and what to call when they have one."""
         self._is_draining = False
@@ -402,9 +404,9 @@ class Workers:
         try:
             pipe.send(self._opening)
             with trio.move_on_after(START_TIMEOUT) as start:
-                async with aclosing(pipe.frames()) as frames:
-                    async for batch in frames:
-                        for index, frame in enumerate(batch, 1):
+                async with aclosing(pipe.frames()) as stream:
+                    async for frames in stream:
+                        for index, frame in enumerate(frames, 1):
                             if not index % _FRAMES_PER_CHECKPOINT:
                                 await trio.lowlevel.checkpoint()
                             if len(frame) > _LARGE_FRAME:

@@ -33,7 +33,7 @@ class Pipe(Protocol):
         ...
 
     def frames(self) -> AsyncGenerator[list[bytes]]:
-        """Yield the frames from the worker, in batches as they arrive; raises `WorkerDied` when it has ended."""
+        """Yield the frames from the worker, each time all that have arrived; raises `WorkerDied` when it has ended."""
         ...
 
     def kill(self) -> None:

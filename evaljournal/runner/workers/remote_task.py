@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from evaljournal.runner.calls import OnLateResult, Task
+from evaljournal.runner.calls import OnLateResult, Task, WorkerEnded
 from evaljournal.runner.calls.gateway_env import gateway_env
 from evaljournal.runner.calls.notes import note_sink
 from evaljournal.runner.data.case import Case
@@ -63,4 +63,10 @@ class RemoteScorer:
             "latency": scorer_input.latency,
             "cost": scorer_input.cost,
         }
-        return await self._workers.call(job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))
+        interrupted_calls = self._workers.interrupted_calls
+        interrupted_calls.discard(job)
+        try:
+            return await self._workers.call(job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))
+        except WorkerEnded:
+            interrupted_calls.add(job)
+            raise

@@ -147,15 +147,15 @@ def objects_in(text: str) -> Iterator[Any]:
 
     Braces inside strings count, too. If the text ends before an object does, the missing braces are added.
     """
-    position, budget = text.find("{"), _MAX_PARSED
+    position, allowance = text.find("{"), _MAX_PARSED
     while 0 <= position < len(text) - 1:
         end, missing_braces, depth = _object_end(text, position)
         candidate = text[position:end] + "}" * missing_braces
         try:
             value = parse_json(candidate)
         except InvalidJson:
-            budget -= len(candidate)
-            if budget < 0:
+            allowance -= len(candidate)
+            if allowance < 0:
                 raise TooComplex(
                     f"the text has too many braces to find the JSON objects in its {len(text):,} characters"
                 ) from None

@@ -1,9 +1,9 @@
 """An evaluation without code: a dataset, a target and scorers, described by options or a configuration file.
 
 A run records this definition as data: the values of its keys, those of its configuration file included. `resume`, `rescore` and
-workers build the evaluation from that record, so that a file that was edited or deleted meanwhile changes nothing. Files that
-the values name (the dataset, `@prompt.txt`, scorers in Python) are read again, and a change of one is detected like a change of
-code. A key is never recorded: a literal one is rejected, or masked in a text, which then cannot be used again.
+other processes of the run build the evaluation from it, so that a file that was edited or deleted meanwhile changes nothing.
+Files that the values name (the dataset, `@prompt.txt`, scorers in Python) are read again, and a change of one is detected like
+one of code. A key is never recorded: a literal one is rejected, or masked in a text, which then cannot be used again.
 """
 
 import contextlib

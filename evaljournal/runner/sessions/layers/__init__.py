@@ -4,6 +4,7 @@
     remote     a call in a worker instead, and a gateway for the model calls of the task
     steps      what a task records inside its call, and earlier results of it
     outputs    what is recorded: requests, outputs without secrets, which may be large or objects; and what is rejected instead
+    budget     what ends a trial that has exceeded its own budget
 
 `sessions.replies` and `sessions.workspaces` have a layer each.
 

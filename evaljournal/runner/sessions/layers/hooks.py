@@ -51,7 +51,7 @@ class PhasesLayer(Layer):
             case "teardown":
                 scope.restart(None)
             case _:
-                pass  # A worker sent something else.
+                pass  # Another process sent something else.
         return True
 
 

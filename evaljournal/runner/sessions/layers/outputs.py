@@ -1,7 +1,7 @@
 """What is recorded of an attempt, and what is an error instead of an output; nothing here has to be opened.
 
 Of a request and an output: without the run's secrets, a large one early, and never what JSON cannot represent. Declined and
-truncated answers may be errors, and so is what a trial returns that has exceeded its budget.
+truncated answers may be errors.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -14,8 +14,6 @@ from evaljournal.journal.events import NOTE_PREFIX, AttemptSucceeded
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.results.budget_text import over_budget_text
-from evaljournal.replay.state.budget import OVER_BUDGET
 from evaljournal.replay.text import as_text
 from evaljournal.runner.calls import Task
 from evaljournal.runner.calls.usage import usage_of_response
@@ -23,7 +21,6 @@ from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.to_json import is_large, to_json
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.call import Returned
-from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.jobs import TrialWork
 from evaljournal.runner.engine.layers import Layer, Rejected
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder
@@ -132,23 +129,3 @@ class RequestsLayer(Layer):
             return {}
         self._recorded.add(work)
         return {"request": mask_values(request(work.case))}
-
-
-class TrialBudgetLayer(Layer):
-    """Fails the trials that have exceeded the budget per trial, also while an attempt is in flight."""
-
-    def __init__(self, recorder: Recorder, executor: TrialExecutor) -> None:
-        self._state = recorder.state
-        self._executor = executor
-        executor.late_recorder.on_record = self._check_in_flight
-
-    def over_limit(self, work: TrialWork, usage: Any) -> Rejected | None:
-        budget = self._state.budget
-        if budget is None or not self._state.is_over_budget(work.trial, usage):
-            return None
-        return Rejected(error=OVER_BUDGET, message=over_budget_text(budget, work.trial, usage))
-
-    def _check_in_flight(self, trial: str) -> None:
-        """Cancel the attempt in flight of a trial when a note or a step has used up its budget."""
-        if self._state.is_over_budget(trial):
-            self._executor.calls.exceed_limit(trial)
