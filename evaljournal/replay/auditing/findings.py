@@ -39,8 +39,7 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, batches,
-    budget, retry, stop, totals or settings; in a review: run, sample or label."""
+    """Name of the rule, such as `lifecycle` or `elapsed`."""
     message: str
 
 
