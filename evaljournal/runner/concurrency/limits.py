@@ -57,7 +57,7 @@ enough for several runs; a bucket that holds less is used in the time in which i
 _MIN_SECONDS: Final = 1.0
 """Seconds of its rate that a bucket holds at least."""
 _CAP: Final = 300.0
-"""Seconds for which limits are spread evenly after a 429 for which they had room. Then they are used faster, step by step."""
+"""Seconds for which limits are spread evenly after a 429 for which they had room. Then they are used gradually faster."""
 _SMALLEST_SHARE: Final = 0.1
 """Share of the even pace that is kept even if nothing is left: the next reply may say more."""
 _PROBE: Final = 5.0
