@@ -12,7 +12,6 @@
     scoring    the scores of an output
     plain_scorers  the plain functions among its scorers, called together in a thread
 
-Start with `executor`, then `scheduler`. Capabilities are attached by `runner.sessions.assembly`, as gates of lanes (budgets,
-known limits, workers, batches) or as layers around calls (steps, set-up, workers, secrets); nothing here imports them, and a
-test keeps it so.
+Start with `executor`, then `scheduler`. Capabilities are attached by `runner.sessions.assembly`, as gates of lanes or as
+layers around calls; nothing here imports them, and a test keeps it so.
 """

@@ -13,8 +13,7 @@ policy informed: it must never see what the journal does not have.
 end after the session is over (it is recorded as a late return instead). A value that cannot be recorded fails its own trial,
 never the run.
 
-Everything else about an attempt (its steps, secrets in its output, its budget, set-up and teardown) is in layers, which the
-assembly attaches; see `layers`.
+Everything else about an attempt is in layers, which the assembly attaches; see `layers`.
 """
 
 import heapq
@@ -99,7 +98,7 @@ class Attempts:
                 for leave in layers.leave:
                     outcome = leave(objects, outcome)
         assert outcome is not None
-        self._scheduler.loop.catch_up()  # A result may overtake the steps and notes of its thread.
+        self._scheduler.loop.catch_up()  # A result may overtake what its thread has reported.
         if (
             getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS
             and not self._recorder.state.trials.warnings.blocking_calls
