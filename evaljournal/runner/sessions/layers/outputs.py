@@ -149,6 +149,6 @@ class TrialBudgetLayer(Layer):
         return Rejected(error=OVER_BUDGET, message=over_budget_text(budget, work.trial, usage))
 
     def _check_in_flight(self, trial: str) -> None:
-        """Cancel the attempt in flight of a trial when a note or a step has used up its budget."""
+        """Cancel the attempt in flight of a trial when it has used up the budget per trial."""
         if self._state.is_over_budget(trial):
             self._executor.calls.exceed_limit(trial)
