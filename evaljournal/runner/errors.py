@@ -109,7 +109,7 @@ class RunFailed(Exception):
 
 
 class RunChanged(UsageError):
-    """The task, the cases, the scorers, the variants or the settings differ from those that the run was started with."""
+    """The evaluation or its settings differ from those that the run was started with."""
 
     def __init__(self, message: str, *, changes: Sequence[str] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)

@@ -32,7 +32,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, fold, load
 from evaljournal.replay.page.page import headline
 from evaljournal.replay.render import ending
-from evaljournal.replay.render.ending import final_report, next_command, next_step
+from evaljournal.replay.render.ending import final_report, next_action, next_command
 from evaljournal.replay.render.failing import failing_lines
 from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.render.summary import cost_text, waits_text
@@ -450,7 +450,7 @@ def test_the_edit_before_the_next_command(task: str, completed: int, error: dict
     state.sessions.started = evolve_fact(state.started, task=task)
 
     expected = step.format(edit="correct the model name or the URL", resume="evaljournal resume r")
-    assert expected == next_step(state, "r")
+    assert expected == next_action(state, "r")
     assert expected.rpartition(", then ")[2] == next_command(state, "r")
     assert f"next: {'evaljournal report r --open' if completed else expected}" == final_report(state, path="r").splitlines()[-1]
 
@@ -470,7 +470,7 @@ def test_an_output_that_is_not_json_names_what_to_return() -> None:
     )
 
     values = "return a text, number, boolean, None, list, dict, dataclass, attrs or pydantic object"
-    assert f"{values}, then evaljournal resume r --adopt --retry-failed" == next_step(state, "r")
+    assert f"{values}, then evaljournal resume r --adopt --retry-failed" == next_action(state, "r")
 
 
 def test_next_command_without_a_task() -> None:

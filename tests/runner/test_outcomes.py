@@ -22,7 +22,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import load
-from evaljournal.replay.render.ending import final_report, next_step
+from evaljournal.replay.render.ending import final_report, next_action
 from evaljournal.replay.results.summary import summarize, unscored_counts
 from evaljournal.replay.state.answers import ADVICE, ANSWER, Answers
 from evaljournal.replay.state.trial import outcome_of
@@ -360,7 +360,7 @@ def test_what_truncates_an_answer(path: Path, dialect: str, reason: str, cause: 
     assert f"1 of 1 output truncated by {cause}; {ADVICE[cause]}" in final_report(load(path).state, path=path)
     assert {cause: 1} == state.totals.truncation_causes
     assert f"the answer was truncated by {cause}: Li" == failed.message
-    assert next_step(failing_state, path).startswith(ADVICE[cause])
+    assert next_action(failing_state, path).startswith(ADVICE[cause])
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,11 @@ def test_an_advertised_limit_ends_the_climb() -> None:
     policy, raised = KeyPolicy(Adaptive, 100, patience=60.0, key="k"), NeededSlots().raised(CallRate(tokens, 800.0), 32, 1_000)
     assert raised is not None
 
-    changes = policy.raise_slots(*raised)
+    changes = policy.raise_slots(*raised, reason="known_limit")
 
     evidence = "600k tokens per minute: the known limit decides when calls start"
     assert [LimitChanged(before=32, after=100, reason="known_limit", evidence=evidence, key="k")] == changes
-    assert [] == policy.raise_slots(*raised)
+    assert [] == policy.raise_slots(*raised, reason="known_limit")
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from evaljournal.replay.auditing.rules import (
     StepRules,
     batch_problems,
     end_problems,
+    limit_problems,
     start_problems,
     stop_problems,
 )
 from evaljournal.replay.render.summary import version_notes
 from evaljournal.replay.state.handlers import handlers
-from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import REPLAYED
@@ -375,13 +375,7 @@ class Auditor:
             limits = {**state.policy.limits, event.key: event.after}
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
             self._highest_limit = max(self._highest_limit, sum(attempt_limits))
-            slots = state.slots_of(event.key)
-            max_limit = None if slots is None else max(slots, MAX_SLOTS if event.reason == KNOWN_LIMIT else 0)
-            limit = state.policy.limits.get(event.key, 0)
-            if event.before != limit:
-                self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
-            if event.after < 1 or (max_limit is not None and event.after > max_limit):
-                self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
+            self._add_all(record, "limit", limit_problems(state, event))
         elif isinstance(event, events.IntakeResumed) and event.key not in state.policy.pauses:
             self._add(record, "intake", "it ends a pause, but starts were not paused")
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:

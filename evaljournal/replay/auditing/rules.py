@@ -17,7 +17,7 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.replay.state.batches import UNSENT_STATES
 from evaljournal.replay.state.budget import OVER_BUDGET, amounts
-from evaljournal.replay.state.known_limits import MINUTE, Need, is_valid, parse_need
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS, MINUTE, Need, is_valid, parse_need
 from evaljournal.replay.state.pauses import BREAKER_REASONS, LATE_TOLERANCE, NO_RESPONSE, PACE_CHANGE, PROBE_PATIENCE, Pause
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import earlier_reuse_of, remaining_timeout, reuse_of
@@ -76,6 +76,17 @@ def batch_problems(state: RunState, event: events.BatchPrepared | events.BatchCo
     if (event.state in UNSENT_STATES) == lines.is_submitted:
         was_submitted = "was" if lines.is_submitted else "was not"
         yield "batches", f"it ends batch {event.batch} as {event.state!r}, but the batch {was_submitted} submitted"
+
+
+def limit_problems(state: RunState, event: events.LimitChanged) -> Iterator[str]:
+    """Yield the problems with a change of a concurrency limit, in the state before it."""
+    limit, slots = state.policy.limits.get(event.key, 0), state.slots_of(event.key)
+    if event.before != limit:
+        yield f"it changes a limit of {event.before}, but the limit was {limit}"
+
+    max_limit = None if slots is None else max(slots, MAX_SLOTS if event.reason == KNOWN_LIMIT else 0)
+    if event.after < 1 or (max_limit is not None and event.after > max_limit):
+        yield f"it sets a limit of {event.after}, but the settings have slots={slots!r}"
 
 
 def end_problems(state: RunState, event: events.AttemptEnd) -> Iterator[str]:

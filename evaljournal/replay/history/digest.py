@@ -110,6 +110,20 @@ class RunDigest:
         return self.status not in {"damaged", "unreadable"}
 
     @property
+    def has_results(self) -> bool:
+        """Whether it has results, not only counts."""
+        return bool(self.variants)
+
+    @property
+    def scorers(self) -> list[str]:
+        """The scorers with a mean."""
+        return list(dict.fromkeys(name for variant in self.variants for name in variant.scores))
+
+    def means_of(self, scorer: str) -> list[ScoreDigest]:
+        """Return the mean of a scorer in each variant that has one."""
+        return [variant.scores[scorer] for variant in self.variants if scorer in variant.scores]
+
+    @property
     def git(self) -> str:
         """The git revision; empty if unknown."""
         return str(self.identity.get("revision", ""))

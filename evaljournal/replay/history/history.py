@@ -139,10 +139,12 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
     version = None if reference is None or scorer is None else _version(reference, scorer)
     rows = _outcome_rows(usable_entries, fingerprints)
 
-    steps = {key: step for variant, row in rows.items() for key, step in _steps(usable_entries, variant, row, fingerprints)}
+    differences = {
+        key: fields for variant, row in rows.items() for key, fields in _differences(usable_entries, variant, row, fingerprints)
+    }
     changed = changed_since([entry.run for entry in entries])
     points = [
-        attrs.evolve(point, changed=names, **steps.get((point.path, point.variant), {}))
+        attrs.evolve(point, changed=names, **differences.get((point.path, point.variant), {}))
         for entry, names in zip(entries, changed, strict=True)
         for point in _points(entry, fingerprints, common_cases, scorer, version)
     ]
@@ -261,7 +263,7 @@ def _outcome_rows(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> 
     return rows
 
 
-def _steps(
+def _differences(
     entries: Sequence[Entry], variant: str, row: Sequence[str], fingerprints: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """Yield for each run of a variant what differs from the previous run with results: fields of its `Point`."""

@@ -27,7 +27,7 @@ def runs_policy() -> str:
 def run_row(path: str, address: str, run: RunDigest) -> Mapping[str, Any]:
     """Return what the page shows of a run; `address` is that of its page."""
     scorer = first_score(run)
-    scores = [variant.scores[scorer] for variant in run.variants if scorer in variant.scores] if scorer is not None else []
+    scores = [] if scorer is None else run.means_of(scorer)
     return {
         "path": escape_controls(path),  # It need not be valid UTF-8.
         "address": address,

@@ -1,4 +1,4 @@
-"""Messages and tool calls in the recorded input and output of a model step.
+"""Messages and tool calls in the recorded input and output of a model call.
 
 Requests and replies of OpenAI (chat completions, Responses) and Anthropic are recognized, including streamed replies. They are
 untrusted: any value may have any type, and unrecognized parts are omitted.
@@ -53,9 +53,9 @@ class Message:
     """Of a tool's result: the id of its call; empty if unknown."""
 
 
-def messages_of(step_input: object) -> list[Message]:
+def messages_of(recorded_input: object) -> list[Message]:
     """Return the messages of a request to a model; none if the input is not recognized."""
-    request = fields_of(step_input)
+    request = fields_of(recorded_input)
     system = request.get("system", request.get("instructions")) or _from_gemini(request.get("systemInstruction"))["content"]
     system_messages = [Message("system", _text_of(system))] if system else []
     messages = request.get("messages", request.get("input"))
@@ -66,9 +66,9 @@ def messages_of(step_input: object) -> list[Message]:
     return [*system_messages, *chain.from_iterable(map(_messages, messages))] if isinstance(messages, list) else system_messages
 
 
-def reply_of(step_output: object) -> Message | None:
+def reply_of(recorded_output: object) -> Message | None:
     """Return the reply of a model; None if the output is not recognized."""
-    output = _body(step_output)
+    output = _body(recorded_output)
     if isinstance(output, Mapping):
         return _reply(fields_of(output))
     if isinstance(output, list):  # A stream of Gemini's API without `alt=sse`.
@@ -81,23 +81,23 @@ def reply_of(step_output: object) -> Message | None:
     return _join_candidates(events) or _join_stream(events)
 
 
-def finish_reason_of(step_output: object) -> str:
+def finish_reason_of(recorded_output: object) -> str:
     """Return why a model stopped: `stop`, `length`, `tool_call`, or the provider's word; empty if it is unknown."""
-    return next(filter(None, map(_finish_reason, reversed([*_parts_of(step_output)]))), "")
+    return next(filter(None, map(_finish_reason, reversed([*_parts_of(recorded_output)]))), "")
 
 
-def response_id_of(step_output: object) -> str:
+def response_id_of(recorded_output: object) -> str:
     """Return the provider's id of a reply, also of a streamed one; empty if it is unknown."""
-    for event in _parts_of(step_output):
+    for event in _parts_of(recorded_output):
         for part in (event, *objects_of([event.get("message"), event.get("response")])):
             if response_id := text_field(part, "id") or text_field(part, "responseId"):
                 return response_id
     return ""
 
 
-def _parts_of(step_output: object) -> Iterable[Mapping[str, Any]]:
+def _parts_of(recorded_output: object) -> Iterable[Mapping[str, Any]]:
     """Return the events of a streamed reply; any other reply is its only part."""
-    output = _body(step_output)
+    output = _body(recorded_output)
     return _events(output) if isinstance(output, str) else objects_of(output if isinstance(output, list) else [output])
 
 
@@ -114,11 +114,11 @@ def _finish_reason(reply: Mapping[str, Any]) -> str:
     return ""
 
 
-def _body(step_output: object) -> object:
+def _body(recorded_output: object) -> object:
     """Return the body of a recorded HTTP reply, and any other output unchanged."""
-    if isinstance(step_output, Mapping) and "status" in step_output and "body" in step_output:
-        return cast("Mapping[str, object]", step_output)["body"]
-    return step_output
+    if isinstance(recorded_output, Mapping) and "status" in recorded_output and "body" in recorded_output:
+        return cast("Mapping[str, object]", recorded_output)["body"]
+    return recorded_output
 
 
 def _reply(output: Mapping[str, Any]) -> Message | None:

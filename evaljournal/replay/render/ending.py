@@ -100,7 +100,7 @@ def final_report(
         lines += [f"journal: seq {state.seq:,}{hash_text}", f"verify: evaljournal verify {quote(path)}"]
 
     has_results = state.outcome == "finished" and state.completed
-    return "\n".join([*lines, f"next: {report_command(path) if has_results else next_step(state, path, causes)}"])
+    return "\n".join([*lines, f"next: {report_command(path) if has_results else next_action(state, path, causes)}"])
 
 
 def final_summary(state: RunState, **options: Any) -> str:
@@ -137,7 +137,7 @@ def larger_limits(state: RunState) -> dict[str, float]:
     return {} if state.budget is None else state.budget.larger_limits(open_trials, state.totals.done)
 
 
-def next_step(state: RunState, path: Path | str, causes: "Sequence[_Cause] | None" = None) -> str:
+def next_action(state: RunState, path: Path | str, causes: "Sequence[_Cause] | None" = None) -> str:
     """Return the command to run next, and before it the edit without which the errors would occur again."""
     repair = _first_repair(state, _causes(state) if causes is None else causes)
     return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{_next_command(state, repair, path)}"

@@ -258,7 +258,7 @@ def _fit(sides: Sequence[_Side], counts: _Counts, start: Sequence[float] = ()) -
     tie_strength = math.log(2 * ties / sum(sum(comparison[2:4]) + 1 for comparison in comparisons)) if ties else -math.inf
 
     for _ in range(_ITERATIONS):
-        *changes, tie_change = _newton_step(comparisons, strengths, tie_strength)
+        *changes, tie_change = _newton_update(comparisons, strengths, tie_strength)
         largest = max(map(abs, (*changes, tie_change)))
         scale = 1 / max(1.0, largest)
         strengths[:-1] = [value + scale * change for value, change in zip(strengths, changes, strict=False)]
@@ -270,7 +270,7 @@ def _fit(sides: Sequence[_Side], counts: _Counts, start: Sequence[float] = ()) -
     return [value - mean for value in strengths]
 
 
-def _newton_step(
+def _newton_update(
     comparisons: Iterable[tuple[int, int, float, float, float]], strengths: Sequence[float], tie_strength: float
 ) -> list[float]:
     """Return the changes of all strengths except the last, which is constant, and of that of ties."""

@@ -22,8 +22,8 @@ _MAX_DEVIATIONS: Final = 6
 """Standard deviations from the expected number beyond which probabilities are ignored."""
 _MAX_RATIO: Final = 100
 """Maximum ratio of the cases that would decide to those compared."""
-_STEPS: Final = 12
-"""Number of bisections; the minimum is within a thousandth of its size."""
+_BISECTIONS: Final = 12
+"""With these, the minimum is within a thousandth of its size."""
 
 
 def trial_variance(groups: Iterable[Sequence[float]]) -> float | None:
@@ -56,8 +56,8 @@ def min_cases(alpha: float) -> int:
 def more_cases(n: int, alpha: float, *, p: float, broken: int, fixed: int, is_share: bool) -> int:
     """Return about how many more cases would make a p-value smaller than `alpha`, if they differ as those compared do."""
     if is_share:  # As many of each kind, and the first integers with which McNemar's test is below.
-        step = max(1, n // 50)  # The number is approximate, and each test takes time.
-        totals = range(max(n + 1, min_cases(alpha)), _MAX_RATIO * n, step)
+        stride = max(1, n // 50)  # The number is approximate, and each test takes time.
+        totals = range(max(n + 1, min_cases(alpha)), _MAX_RATIO * n, stride)
         is_below = (mcnemar_worse(math.ceil(fixed * total / n), broken * total // n) < alpha for total in totals)
         cases = next((total for total, below in zip(totals, is_below, strict=True) if below), totals.stop)
     else:  # The distance from chance, in standard errors, grows with the root of the number of cases.
@@ -89,7 +89,7 @@ def detectable_share(n: int, differing_cases: int, alpha: float) -> float | None
             return None
         high = min(1.0, 2 * high)
     low = high / 2
-    for _ in range(_STEPS):
+    for _ in range(_BISECTIONS):
         midpoint = (low + high) / 2
         low, high = (low, midpoint) if power(midpoint) >= POWER else (midpoint, high)
     return high

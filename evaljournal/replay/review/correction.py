@@ -40,7 +40,7 @@ class Observation(NamedTuple):
 
 
 Case = tuple[Observation, ...]
-"""The trials of a case: its repeats, and its variants if they are taken together."""
+"""The trials of a case that are taken together."""
 
 
 @attrs.frozen(kw_only=True)

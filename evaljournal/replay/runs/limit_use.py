@@ -11,7 +11,7 @@ from evaljournal.replay.text import printable, rate_limit_text
 
 _MAX_POINTS: Final = 400
 """Maximum points of a limit in one session."""
-_MIN_STEP: Final = 0.1
+_MIN_INTERVAL: Final = 0.1
 """Minimum seconds between two points."""
 _LIMITS: Final = "SELECT session, t, key, unit, size, window, source, header FROM rate_limits WHERE is_believed ORDER BY seq"
 
@@ -77,9 +77,9 @@ def _points(rows: Sequence[_LimitRow], amounts: Sequence[tuple[float, float]], e
         sums.append(sums[-1] + amount)
 
     start, change_times = rows[0].t, [row.t for row in rows]
-    step = max((end - start) / _MAX_POINTS, _MIN_STEP)
-    for number in range(int(max(end - start, 0.0) / step) + 1):
-        t = start + number * step
+    interval = max((end - start) / _MAX_POINTS, _MIN_INTERVAL)
+    for number in range(int(max(end - start, 0.0) / interval) + 1):
+        t = start + number * interval
         limit = rows[bisect_right(change_times, t) - 1]
         used = sums[bisect_right(times, t)] - sums[bisect_right(times, t - limit.window)]
         yield UsePoint(limit.session, t, round(100 * used / limit.size))

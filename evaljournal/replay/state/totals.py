@@ -1,8 +1,8 @@
 """Sums over the trials of a run and of its variants.
 
 `UsageParts` has the parts of a run's usage: what attempts without an output used, and which models have no price. Usage that an
-attempt notes belongs to it until it ends: only then is it known whether an output came of it. The trials and the steps report
-what their events used; notes are read here.
+attempt notes belongs to it until it ends: only then is it known whether an output came of it. Other projections report what
+their events used; notes are read here.
 """
 
 import math
@@ -168,7 +168,7 @@ class UsageParts:
         self.unpaid = Counter[str]()
         """What the calls that were answered from recorded replies used in the runs that made them."""
         self.replayed = 0
-        """Steps, answers and verdicts that were answered from recorded replies."""
+        """Recorded replies that were used."""
 
     def add(self, usage: Any, name: str) -> None:
         """Add some usage of a trial to the sums."""

@@ -1,4 +1,4 @@
-"""Sums of usage (tokens, cost), as reported by attempts, steps and notes."""
+"""Sums of usage: tokens and cost."""
 
 import math
 from collections.abc import Iterable, Mapping, MutableMapping

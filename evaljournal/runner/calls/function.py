@@ -128,19 +128,19 @@ def _await_in_context(awaitable: Any, context: contextvars.Context) -> Generator
     if not isinstance(awaitable, types.CoroutineType):
         return (yield from awaitable.__await__()), True
 
-    step: Callable[[Any], Any] = awaitable.send
+    advance: Callable[[Any], Any] = awaitable.send
     value: Any = None
     has_waited = False
     while True:
         try:
-            message = context.run(step, value)
+            message = context.run(advance, value)
         except StopIteration as end:
             return end.value, has_waited
         has_waited = True
         try:
-            step, value = awaitable.send, (yield message)
+            advance, value = awaitable.send, (yield message)
         except BaseException as exc:  # noqa: BLE001  # to be thrown into the coroutine
-            step, value = awaitable.throw, exc
+            advance, value = awaitable.throw, exc
 
 
 def resolve_loop(function: Callable[..., Any], loop: Loop | None) -> Loop | None:

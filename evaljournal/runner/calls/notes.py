@@ -64,7 +64,7 @@ def engine_note(**values: Any) -> None:
 
 
 def note_reply(status: int, headers: Mapping[str, str]) -> None:
-    """Pass the head of a reply to the known limits, if it says something about them; names of headers are in lower case."""
+    """Report the head of a reply, if it says something about rate limits; names of headers are in lower case."""
     sink = _sink.get()
     if sink is not None and (relevant_headers := limit_headers(status, headers)) is not None:
         sink({REPLY_NOTE: {"status": status, "headers": relevant_headers}})

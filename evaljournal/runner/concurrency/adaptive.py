@@ -267,7 +267,7 @@ class Adaptive:
         if in_flight.phase == "climbing":
             self._record_limit("climbing", "slots in use, and calls succeed")
         else:
-            self._record_limit("trying", f"{in_flight.known_limit} held for {in_flight.period:.0f} s")
+            self._record_limit("trying", f"{in_flight.good_limit} held for {in_flight.period:.0f} s")
 
     def _weigh_latency(self, start: Start, elapsed: float | None) -> None:
         in_flight, latency = self._in_flight, self._latency

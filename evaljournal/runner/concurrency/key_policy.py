@@ -18,7 +18,6 @@ from evaljournal.journal.events import (
     PaceChanged,
 )
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.state.known_limits import KNOWN_LIMIT
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.adaptive import Adaptive
@@ -110,8 +109,8 @@ class KeyPolicy:
             permit = self._replace(exc).may_start(t)
         return StartPermit(open=False, check_at=t) if self._changes else permit
 
-    def raise_slots(self, slots: int, evidence: str) -> list[Change]:
-        """Use all slots, or as many if that is more: a known limit decides when calls start; return the change to record.
+    def raise_slots(self, slots: int, evidence: str, *, reason: str) -> list[Change]:
+        """Use all slots, or `slots` if that is more: something else decides when calls start; return the change to record.
 
         A limit that the policy has lowered stays, and so does that of any other policy.
         """
@@ -122,7 +121,7 @@ class KeyPolicy:
         if self.limit == old_limit:
             return []
         self._slots = max(slots, self._slots)
-        return [LimitChanged(before=old_limit, after=self.limit, reason=KNOWN_LIMIT, evidence=evidence, key=self._key)]
+        return [LimitChanged(before=old_limit, after=self.limit, reason=reason, evidence=evidence, key=self._key)]
 
     def _follow(self, new_changes: Sequence[Change]) -> list[Change]:
         """Keep the limit, the pause and the pace after these changes; return all changes to record."""

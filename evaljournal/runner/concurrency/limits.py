@@ -39,7 +39,7 @@ DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
 }
 """Name of a declared limit → what it counts, and its window in seconds."""
 
-_BYTES_PER_TOKEN: Final = 3
+BYTES_PER_TOKEN: Final = 3
 """Bytes of a request per token until replies report real ones. English has 4 to 5, Chinese about 3: the estimate is high."""
 _RESERVED_BYTES_PER_TOKEN: Final = 4
 """Bytes per token by which providers estimate a request when they admit it; its real tokens do not change that."""
@@ -57,7 +57,7 @@ enough for several runs; a bucket that holds less is used in the time in which i
 _MIN_SECONDS: Final = 1.0
 """Seconds of its rate that a bucket holds at least."""
 _CAP: Final = 300.0
-"""Seconds for which limits are spread evenly after a 429 for which they had room. Then they are used faster, step by step."""
+"""Seconds for which limits are spread evenly after a 429 for which they had room. Then they are used gradually faster."""
 _SMALLEST_SHARE: Final = 0.1
 """Share of the even pace that is kept even if nothing is left: the next reply may say more."""
 _PROBE: Final = 5.0
@@ -268,7 +268,7 @@ class Limits:
         if size is last_size:
             return need
         input_bytes, max_output = size
-        input_tokens = input_bytes // _BYTES_PER_TOKEN if self._input_ratio is None else int(input_bytes * self._input_ratio)
+        input_tokens = input_bytes // BYTES_PER_TOKEN if self._input_ratio is None else int(input_bytes * self._input_ratio)
         output_tokens = 0 if self._output_tokens is None else int(self._output_tokens)
         reserved_output = output_tokens if max_output is None else max_output
         reserved = input_bytes // _RESERVED_BYTES_PER_TOKEN

@@ -20,9 +20,8 @@ from typing import Final
 
 from attrs import define
 
-from evaljournal.replay.state.known_limits import MINUTE
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
-from evaljournal.runner.concurrency.start import FEW, GROWTH_STEP, MEASURED_CALLS, SHORT_TIME, Start
+from evaljournal.runner.concurrency.start import FEW, GROWTH, MEASURED_CALLS, SHORT_TIME, Start
 
 FIRST_PACE, _FIRST_PACE_END = 20.0, 100.0
 """Starts per second at the beginning of a longer run and after its first 429, and the pace at which pacing ends: the first 429
@@ -41,7 +40,7 @@ _PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
 _PLATEAU_END: Final = 2
 """End of a plateau: this many times as long after its middle as its beginning is before it."""
-_MIN_PACE: Final = 1 / MINUTE
+_MIN_PACE: Final = 1 / 60
 """Minimum starts per second: what the smallest limits of providers, one request per minute, allow."""
 SHORTEST_ROUND_TRIP: Final = 2.0
 """Minimum seconds of a round trip, which is the mean latency, for a search and for a measurement."""
@@ -130,7 +129,7 @@ class Pace:
     def speed_up(self) -> None:
         """Raise the first pace of a run after an answer; finally, stop pacing."""
         if self.fixed_pace is not None:
-            self.fixed_pace = GROWTH_STEP * self.fixed_pace if self.fixed_pace < _FIRST_PACE_END else None
+            self.fixed_pace = GROWTH * self.fixed_pace if self.fixed_pace < _FIRST_PACE_END else None
 
     def postpone(self, t: float) -> None:
         """Start nothing before `t`: the bucket fills meanwhile."""

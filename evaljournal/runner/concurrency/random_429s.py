@@ -1,8 +1,8 @@
 """Random 429s: some endpoints rate-limit a share of all calls at any load.
 
 If a limit is exceeded, many calls in a row are rate limited, and none once the pace is below it. Random 429s occur singly,
-and as often at a lower pace. So 429s that no known limit explains are counted; if there are many, a short test at a lower
-pace shows whether they become fewer. If not, their share is stored, and they are ignored from then on.
+and as often at a lower pace. So unexplained 429s are counted; if there are many, a short test at a lower pace
+shows whether they become fewer. If not, their share is stored, and they are ignored from then on.
 """
 
 import math

@@ -19,8 +19,8 @@ shortest time without a response that is an outage, and the longest pause for a 
 CLEARLY_MORE: Final = 1.2
 """Ratio from which two loads or times are not the same: loads are compared, and a call that takes as many times as long as
 failures take was accepted."""
-GROWTH_STEP: Final = 1.25
-"""Growth of the limit per round trip, and of the first pace per answer."""
+GROWTH: Final = 1.25
+"""Factor by which the limit grows per round trip, and the first pace per answer."""
 
 
 @define(kw_only=True)

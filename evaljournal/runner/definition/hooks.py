@@ -36,7 +36,7 @@ class Hook:
 
     @property
     def label(self) -> str:
-        """Its name in messages and of its step."""
+        """Its name in messages and in the journal."""
         return f"{self.role} {self.name}"
 
 

@@ -116,7 +116,7 @@ class TrialExecutor:
         fail_ambiguous: bool,
         cancel_timeout: float,
     ) -> None:
-        """`tasks` are those of the variants; without any, outputs are only scored.
+        """Without `tasks`, outputs are only scored.
 
         `key_of` returns the rate-limit key of a trial; None: there is only one. `fail_ambiguous`: see `Attempts`.
         `cancel_timeout`: seconds that calls get to end after they were cancelled because the session is stopped.

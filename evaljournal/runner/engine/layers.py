@@ -8,7 +8,7 @@ overrides, and no others: a method that no layer of a session has is not on the 
     fields       what the record of the start has about the layer
     prepare      after that record, and after it is on disk if it must be; not part of the timeout
     wrap         around the call itself, inside its timeout: a task around a task, made once per session
-    attach       during the call: what its code asks for, such as its steps, made when it is asked for the first time
+    attach       during the call: what its code asks for, made when it is asked for the first time
     noted        during the call: a note that the layer processes instead of recording it
     leave        the call has ended, or was cancelled; only if something was attached
     change       another output for the record, such as one without secrets; not part of the timeout

@@ -163,7 +163,7 @@ class PlainScorers(StartGate):
         lanes, key = self._scheduler.queues.lanes, call.key
         if key not in lanes:
             self._scheduler.open_lane(key, calls=True)
-            lanes[key].gates = (self, *lanes[key].gates)  # Known limits are last: they take something when they admit.
+            lanes[key].gates = (self, *lanes[key].gates)  # First: the last gate may take something when it admits.
         self._scheduler.put(call)
 
     def admit(self, job: Job, now: float) -> float | None:  # noqa: ARG002

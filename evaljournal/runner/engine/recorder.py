@@ -9,7 +9,7 @@ append raises a `JournalError`, nothing more is recorded or started, and a resum
 **One thread.** Records are appended in the thread of the loop, without locks. Tasks and their threads report through
 `RunLoop.call`: calls keep their order, and one wake-up of the loop makes all that are queued.
 
-**Late events.** Notes, steps and late returns may come at any time, from any thread. `LateRecorder` discards them once the
+**Late events.** What a task reports or returns may come at any time, from any thread. `LateRecorder` discards it once the
 session is over or the journal has failed: nothing of a session may be written after its last record.
 
 **Time.** Wall time is used for timestamps and for dates in `Retry-After` only; durations and deadlines use the monotonic clock,
@@ -124,7 +124,7 @@ class RunLoop:
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the loop's thread, unless the loop has ended; from another thread, soon, in order."""
         if threading.get_ident() == self._thread:
-            self.catch_up()  # A step that ends here may continue one that ended in a thread.
+            self.catch_up()  # What is reported here may follow from what a thread has reported.
             function(*arguments)
             return
         self._calls.append((function, arguments))

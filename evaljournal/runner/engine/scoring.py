@@ -62,8 +62,8 @@ class Scoring:
         self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local and not scorer.scorer.combines]
         self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
         self._trajectory_scorers = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
-        self.read_trajectory: Callable[[TrialWork], Awaitable[list[StepDetails]]] = _no_steps
-        """Returns the steps of the attempt that returned the output, for the scorers that take them; set by the assembly."""
+        self.read_trajectory: Callable[[TrialWork], Awaitable[list[StepDetails]]] = _no_trajectory
+        """Returns the trajectory of the attempt with the output, for the scorers that take it; set by the assembly."""
         self._takes_changes = any(scorer.scorer.takes_changes for scorer in scorers)
         self._scheduler = scheduler
         self.plain = PlainScorers(scorers, scheduler, self._end_plain) if any(scorer.threads for scorer in scorers) else None
@@ -111,7 +111,7 @@ class Scoring:
             self._complete(work)
 
     async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
-        """Read the steps of the attempt that returned the output; if that fails, the scorers that take them fail."""
+        """Read the trajectory of the attempt with the output; if that fails, the scorers that take it fail."""
         names = self._trajectory_scorers.keys() - work.done_scorers
         if not names:
             return []
@@ -354,7 +354,7 @@ class Scoring:
         self._scheduler.complete(work)
 
 
-async def _no_steps(_: TrialWork) -> list[StepDetails]:
+async def _no_trajectory(_: TrialWork) -> list[StepDetails]:
     return []
 
 

@@ -28,7 +28,7 @@ import trio
 from evaljournal.journal.events import AttemptSucceeded, RateLimitSeen, Record, ScoringFailed, TrialScored
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.answers import ANSWER
-from evaljournal.replay.state.known_limits import MAX_SLOTS, MINUTE, CallRate
+from evaljournal.replay.state.known_limits import KNOWN_LIMIT, MAX_SLOTS, MINUTE, CallRate
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import as_words, day_limit_text, duration, rate_limit_text, window_text
 from evaljournal.runner.calls.call_size import CallSize
@@ -354,7 +354,7 @@ class LimitsGate(StartGate):
             return []
         other_slots = sum(other.policy.limit for other in self._scheduler.queues.lanes.values() if other is not lane)
         raised = self._needed_slots.raised(rate, lane.policy.limit, max_slots(other_slots) if self._is_elastic else 0)
-        return [] if raised is None else lane.policy.raise_slots(*raised)
+        return [] if raised is None else lane.policy.raise_slots(*raised, reason=KNOWN_LIMIT)
 
     def call_of(self, job: Job) -> LimitedJob | None:
         call: LimitedJob | None = job.permits.get(self)

@@ -20,8 +20,8 @@ from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers import search_process
 from evaljournal.runner.scorers.search_process import REPLY, REQUEST
 
-_QUICK_STEPS: Final = 3_000_000
-"""Maximum steps of a search in this process, for the worst text. They take about 30 ms; usual texts take microseconds."""
+_QUICK_OPERATIONS: Final = 3_000_000
+"""Maximum operations of a search in this process, for the worst text. They take about 30 ms; usual texts take microseconds."""
 _MAX_QUICK_PATTERN: Final = 200
 """Maximum characters of a pattern that is compiled in this process; a longer one may take long."""
 _UNBOUNDED_PATTERN: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
@@ -47,22 +47,22 @@ class SearchFailed(Fatal):
 
 
 def is_quick(pattern: str, length: int) -> bool:
-    """Return whether a search takes few steps in the worst text of this length."""
+    """Return whether a search takes few operations in the worst text of this length."""
     return length <= _quick_length(pattern)
 
 
 @functools.lru_cache(1_000)
 def _quick_length(pattern: str) -> int:
-    """Return the maximum length of a text in which any search takes few steps; negative if there is no bound.
+    """Return the maximum length of a text in which any search takes few operations; negative if there is no bound.
 
     The search may start anywhere, each repetition of a character may end anywhere after it, and an alternative or an optional
-    character doubles the number of paths. Escaped special characters are counted, too, so the estimate of the steps is high.
+    character doubles the number of paths. Escaped special characters are counted, too, so the estimate is high.
     """
     if len(pattern) > _MAX_QUICK_PATTERN or _UNBOUNDED_PATTERN.search(pattern):
         return -1
     doublings = pattern.count("|") + pattern.count("?") - pattern.count("(?")
     repetitions = 1 + sum(map(pattern.count, "*+{"))
-    return int((_QUICK_STEPS / 2**doublings * math.factorial(repetitions)) ** (1 / repetitions))
+    return int((_QUICK_OPERATIONS / 2**doublings * math.factorial(repetitions)) ** (1 / repetitions))
 
 
 def search(pattern: str, text: str, seconds: float) -> bool:

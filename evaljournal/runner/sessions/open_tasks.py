@@ -33,11 +33,8 @@ class TaskOpener:
         self._scorer_threads: SharedThreads | None = None
 
     async def tasks(self, tasks: Mapping[str, Any], loop: Loop | None, hooks: Hooks) -> dict[str, Task]:
-        """Open the tasks of all variants, without their layers."""
-        return {
-            variant: await self._open(task, _with_value(task, hooks) if hooks else task, loop)
-            for variant, task in tasks.items()
-        }
+        """Open the tasks, without their layers."""
+        return {name: await self._open(task, _with_value(task, hooks) if hooks else task, loop) for name, task in tasks.items()}
 
     async def layers(
         self,

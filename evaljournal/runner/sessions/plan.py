@@ -63,12 +63,12 @@ class Plan:
     variants: Sequence[str]
     """Variants of `trials`; a session may run only some of the run's. Without variants, the only name is empty."""
     chosen_slots: int | None = None
-    """The slots that the user has chosen; None: they follow from known limits, if there are any."""
+    """The slots that the user has chosen; None: the default, which may be raised."""
     workspace: "WorkspaceSource | None" = None
     replies: "Replies | None" = None
 
     def has_elastic_slots(self, key: str) -> bool:
-        """Return whether the slots of a rate-limit key follow from its known limits."""
+        """Return whether the slots of a rate-limit key may be raised during the run."""
         evaluation = self.evaluation
         return self.chosen_slots is None and has_elastic_slots(
             key, self.keys, evaluation.scorers, self.settings, evaluation.hooks

@@ -72,7 +72,7 @@ class CallAdmission(NamedTuple):
     key: str = ""
     """Name of its rate-limit key."""
     need: dict[Any, float] | None = None
-    """What it takes from the known limits; None: none is known."""
+    """What it takes from the limits of this key; None: none is known."""
     waited: float = 0.0
     """Seconds that it waited for them."""
 

@@ -22,7 +22,7 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets.masking import excerpt
 
 IDENTITY_FIELDS: Final = frozenset({"metadata"})
-"""Fields of a request that name its caller. They cannot change the answer, so the keys of steps leave them out."""
+"""Fields of a request that name its caller. They cannot change the answer: requests that differ only in them are the same."""
 _MAX_TOKENS: Final = 4_096
 """The API requires a limit."""
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {

@@ -14,7 +14,7 @@ from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.secrets.masking import excerpt
 
 IDENTITY_FIELDS: Final = frozenset({"metadata", "prompt_cache_key", "safety_identifier", "store", "user"})
-"""Fields of a request that name its caller. They cannot change the answer, so the keys of steps leave them out."""
+"""Fields of a request that name its caller. They cannot change the answer: requests that differ only in them are the same."""
 _REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
 """OpenAI models that reject a temperature, and whose token limit includes reasoning: `max_completion_tokens`."""
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {

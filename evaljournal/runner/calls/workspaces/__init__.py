@@ -66,7 +66,7 @@ class Workspace:
 
     @property
     def constants(self) -> dict[str, str]:
-        """The paths that differ between attempts → what replaces them in the keys of steps."""
+        """The paths that differ between attempts → what replaces them where attempts are compared."""
         return {str(self.path): "{workspace}", str(self.home): "{agent-home}"}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import trio
 
-from evaljournal.replay.render.ending import next_step, progress_text, total_trials
+from evaljournal.replay.render.ending import next_action, progress_text, total_trials
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import RunType, output_option
 from evaljournal.runner.cli.commands.annotate import carry_over
@@ -35,4 +35,4 @@ def fork(run: Path, seq: int | None, target: Path) -> None:
     if state.batches.lines.open:
         echo("both runs collect the open batches; `evaljournal cancel` of one cancels them for both", err=True)
     carry_over(target, [run])
-    echo(f"next: {next_step(state, target)}", err=True)
+    echo(f"next: {next_action(state, target)}", err=True)

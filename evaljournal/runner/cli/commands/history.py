@@ -125,7 +125,7 @@ def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
 
 
 def _check_scorer(scorer: str, entries: list[Entry]) -> None:
-    scorers = {name: None for entry in entries for variant in entry.run.variants for name in variant.scores}
+    scorers = {name: None for entry in entries for name in entry.run.scorers}
     if scorer not in scorers:
         raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
 

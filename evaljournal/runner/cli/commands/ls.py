@@ -78,9 +78,6 @@ def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
 
 
 def _score_text(run: RunDigest) -> str:
-    """Return the first score of a run: `exact 93.3 %`, or with variants the range of theirs."""
+    """Return the first score of a run: `exact 93.3 %`, or the range of several."""
     scorer = first_score(run)
-    scores = [variant.scores[scorer] for variant in run.variants if scorer in variant.scores] if scorer is not None else []
-    if not scores or scorer is None:
-        return "-"
-    return f"{printable(scorer, 24)} {range_text(scores)}"
+    return "-" if scorer is None else f"{printable(scorer, 24)} {range_text(run.means_of(scorer))}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from evaljournal.journal import Record, read
-from evaljournal.replay.render.ending import next_step
+from evaljournal.replay.render.ending import next_action
 from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 from evaljournal.replay.state.sessions import SessionTimes
 from evaljournal.replay.text import printable
@@ -58,7 +58,7 @@ def _position_text(view: LoadedRun) -> str:
     if view.problem is not None:
         return f"last intact record, at {printable(state.at)}"
     if view.is_last:
-        return f"last record, at {printable(state.at)}; next: {next_step(state, view.path)}"
+        return f"last record, at {printable(state.at)}; next: {next_action(state, view.path)}"
     return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.seq)}"
 
 

@@ -49,10 +49,11 @@ def view(path: Path | None, port: int, host: str | None, open_browser: bool) -> 
     evaljournal view runs/capitals/0001 --open
     evaljournal view /mnt/archive/runs --host 10.0.0.5 --port 8000
     """
-    from evaljournal.runner.cli.servers.directory import serve_directory  # noqa: PLC0415  # `review` needs no such server
     from evaljournal.runner.cli.servers.server import HOST, serve  # noqa: PLC0415  # `report` needs no server
 
     if path is None or (path.is_dir() and not is_run(path) and runs_under(path)):
+        from evaljournal.runner.cli.servers.directory import serve_directory  # noqa: PLC0415  # one run needs no such server
+
         path = path or RUNS
         server = partial(serve_directory, path, port, host=host or HOST)
     else:

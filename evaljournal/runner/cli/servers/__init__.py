@@ -1,1 +1,1 @@
-"""The servers of `view` and `review`: pages at an address with a token."""
+"""Servers of pages, each at an address with a token."""

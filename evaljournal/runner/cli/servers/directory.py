@@ -138,7 +138,7 @@ def _read_some(cache: DigestCache, queue: _Queue) -> list[tuple[Path, int, RunDi
     while queue and time.perf_counter() < end_time:
         path, written_at, is_full = queue.popleft()
         run, _ = cache.read(path) if is_full else (cache.run(path), ())
-        if run.is_usable and not run.variants and not is_full:
+        if run.is_usable and not run.has_results and not is_full:
             queue.append((path, written_at, True))
         runs.append((path, written_at, run))
     return runs

@@ -1,8 +1,7 @@
 """The server of `evaljournal view`: the page of a run, and its updates as the journal grows.
 
 It is read-only and listens on 127.0.0.1, unless another address is passed. The URL contains a random token, and the Host header
-is checked, so that other web pages cannot read it. `TokenServer` is the part that it shares with the servers of a directory and
-of `evaljournal review`.
+is checked, so that other web pages cannot read it. `TokenServer` is the part that it shares with other servers.
 """
 
 import secrets

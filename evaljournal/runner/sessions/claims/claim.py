@@ -1,6 +1,6 @@
 """Attest a claim about a run, disclose leaves, and compare a statement with a journal.
 
-The order of `attest` is that in which each step relies on the one before: the run is verified, and its values are digested in
+The order of `attest` is that in which each part relies on the one before: the run is verified, and its values are digested in
 the same pass; a run that does not verify, or is not finished, is rejected. Then each leaf is computed, salted, hashed and
 counted for the claims, one at a time. The statement follows from the records, the secret and the arguments alone, without the
 time of day, so the same command gives the same statement.

@@ -218,8 +218,8 @@ class _Keys(TaskKeys):
 class RecordedTask:
     """A task, or a scorer, whose calls take their recorded seconds.
 
-    With a `rate_limit_identity`, each is one call of a model, and known limits apply to it. Without one, they apply to the
-    model calls inside it that were recorded as steps.
+    With a `rate_limit_identity`, each is one call of a model, which rate limits apply to. Without one, they apply to the model
+    calls inside it that were recorded as steps.
     """
 
     __name__ = "recorded"

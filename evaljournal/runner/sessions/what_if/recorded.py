@@ -19,13 +19,12 @@ from evaljournal.replay import RunState
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_NOTE, is_amount, noted_usage
 from evaljournal.runner.calls.call_size import CallSize, max_output
+from evaljournal.runner.concurrency.limits import BYTES_PER_TOKEN
 from evaljournal.runner.retries.classify import Failure
 from evaljournal.runner.sessions.what_if.repricing import model_of
 
 _MAX_SECONDS: Final = 1e8
 """Three years: a longer time of a foreign record would never end on a virtual clock, either."""
-_BYTES_PER_TOKEN: Final = 3
-"""As known limits estimate tokens before the first reply."""
 _JUDGE_SECONDS: Final = 1.0
 """Seconds from which a call of a plain scorer counts; a faster one is part of the process's own time."""
 
@@ -236,9 +235,9 @@ def _seconds(value: float) -> float:
 
 
 def _size(usage: Any, limit: int | None) -> CallSize:
-    """Return the size of a call whose tokens are known: known limits then estimate as many."""
+    """Return the size of a call whose tokens are known, from which as many will be estimated."""
     tokens = usage.get("input_tokens") if isinstance(usage, dict) else None
-    return CallSize(_BYTES_PER_TOKEN * int(tokens) if is_amount(tokens) else 0, limit)
+    return CallSize(BYTES_PER_TOKEN * int(tokens) if is_amount(tokens) else 0, limit)
 
 
 def _calls(running: _Running, start: float, end: float) -> tuple[tuple[int, ...], tuple[InnerCall, ...], float]:
