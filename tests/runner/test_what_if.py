@@ -320,6 +320,21 @@ def test_other_models_caches_and_batches_change_the_cost() -> None:
     assert cached == pytest.approx(_repriced(records, models=models, cache_hit=0.8).usage["cost"])
 
 
+def test_an_output_that_reports_no_usage_is_priced_by_the_usage_of_its_attempt() -> None:
+    """The usage may come from the task, and its output may be any text or object."""
+    usage = {"input_tokens": 1_000_000, "output_tokens": 100_000, "cost": 9.0}
+    outputs = ("a text", {"role": "assistant", "content": "a message"}, None)
+    attempts = [
+        AttemptSucceeded(trial=f"c{n}", attempt=1, elapsed=1.0, output=out, usage=usage) for n, out in enumerate(outputs)
+    ]
+    records = [Record(number, "", 0.0, event, 0, "", 1, 0) for number, event in enumerate(attempts, 1)]
+    price = read_prices(DEFAULT_PRICES)["gpt-5.4-mini"]
+
+    cost = _repriced(records, models={"": "gpt-5.4-mini"}).usage["cost"]
+
+    assert cost == pytest.approx(3 * (price.input + 0.1 * price.output))
+
+
 def test_a_model_can_be_replaced_alone() -> None:
     """`OLD=NEW` prices the calls of one model; without a price, a call has no cost and its model is named."""
     repricing = _repriced(_answers("a", "b"), models=parse_models(("a=gpt-5.4-mini",)))

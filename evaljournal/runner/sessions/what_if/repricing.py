@@ -107,7 +107,7 @@ class Repricing:
                 report.add(part)
 
         tier = BATCH if self.batch and not is_inner else report.tier
-        return self._price(usage, report.model or model, tier, one_hour_writes(report.usage))
+        return self._price(usage, report.model or model, tier, one_hour_writes(report.usage or {}))
 
     def _price(self, usage: Mapping[str, Any], model: str, tier: str, writes_1h: int) -> Mapping[str, Any]:
         input_tokens, output_tokens = usage.get("input_tokens"), usage.get("output_tokens")
