@@ -236,12 +236,12 @@ class _Ranges(io.RawIOBase):
                         raise self._closed_early()
                     return content
 
-                self._whole = cast("IO[bytes]", TemporaryFile())  # noqa: SIM115  # closed with this object
+                whole = cast("IO[bytes]", TemporaryFile())  # noqa: SIM115  # closed with this object
                 for piece in iter(lambda: response.read(_BLOCK), b""):
-                    self._whole.write(piece)
+                    whole.write(piece)
                 if response.length:  # `read` raises no error if bytes are missing.
                     raise self._closed_early()
-                self._size = self._whole.tell()
+                self._whole, self._size = whole, whole.tell()
 
         self._whole.seek(start)
         return self._whole.read(count)

@@ -105,7 +105,7 @@ class PageSteps:
 
         is_model = event.kind == "model"
         request = fields_of(event.input) if is_model else {}
-        if messages := messages_of(request):
+        if messages := messages_of(request) if request else []:
             has_prompt = event.continues and (request.get("system") or request.get("instructions"))
             content["messages"] = self._messages(messages[1:] if has_prompt else messages, length)  # The prompt is the same.
         else:

@@ -84,7 +84,8 @@ class RunWorkers(dict[str, WorkerTotals]):
         if isinstance(event.value, dict):
             totals = self._of(str(event.value.get("worker", "")))
             totals.count_end(event.value)
-            self.last_end = totals.detail
+            if totals.ends:
+                self.last_end = totals.detail
 
     def _of(self, name: str) -> WorkerTotals:
         return self.get(name) or self.setdefault(name, WorkerTotals())
