@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -236,12 +237,15 @@ class _Ranges(io.RawIOBase):
                         raise self._closed_early()
                     return content
 
-                whole = cast("IO[bytes]", TemporaryFile())  # noqa: SIM115  # closed with this object
-                for piece in iter(lambda: response.read(_BLOCK), b""):
-                    whole.write(piece)
-                if response.length:  # `read` raises no error if bytes are missing.
-                    raise self._closed_early()
-                self._whole, self._size = whole, whole.tell()
+                with ExitStack() as stack:
+                    file = stack.enter_context(TemporaryFile())
+                    for piece in iter(lambda: response.read(_BLOCK), b""):
+                        file.write(piece)
+                    if response.length:  # `read` raises no error if bytes are missing.
+                        raise self._closed_early()
+
+                    self._whole, self._size = cast("IO[bytes]", file), file.tell()
+                    stack.pop_all()  # It is closed with this object.
 
         self._whole.seek(start)
         return self._whole.read(count)

@@ -60,6 +60,11 @@ class PolicyState:
     def scorer_limits(self) -> dict[str, int]:
         return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
 
+    @property
+    def resume_after(self) -> float:
+        """The wall time from which a run that was stopped by a declared limit per day can continue; 0: now."""
+        return self.known_limits.day_limit_end() if self._sessions.outcome == "quota" else 0.0
+
     def paused_seconds(self, t: float) -> dict[str, float]:
         """Return reason → seconds in which it held starts, over all sessions up to `t` of the current one."""
         return self._paused_time.until(self.pauses, t)

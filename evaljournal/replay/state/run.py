@@ -168,11 +168,6 @@ class RunState:
         return max(slots, self.policy.raised_slots.get(key, 0)) if isinstance(slots, int) else None
 
     @property
-    def resume_after(self) -> float:
-        """The wall time from which a run that was stopped by a declared limit per day can continue; 0: now."""
-        return self.policy.known_limits.day_limit_end() if self.outcome == "quota" else 0.0
-
-    @property
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for scores."""
         unscored_outputs = self.totals.stages["scoring"]

@@ -99,7 +99,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
 
 def _day_limit_text(state: RunState, wall: float) -> str:
     """Return when a run that was stopped by a declared limit per day can continue; empty: now."""
-    wait = state.resume_after - wall
+    wait = state.policy.resume_after - wall
     return day_limit_text(wait, wall) if wait > 0 else ""
 
 

@@ -206,7 +206,7 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
 
 def _resume_after(state: RunState) -> str | None:
     """Return the time from which a run that was stopped by a declared limit per day can continue."""
-    end = state.resume_after
+    end = state.policy.resume_after
     with suppress(ValueError, OverflowError):  # The times of a foreign journal may be any.
         return datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds") if end else None
     return None
