@@ -4,7 +4,7 @@
 then the calls of judges and other scorers wait in their lanes. What combines scores comes last, then the trial is completed.
 
 **One end per scorer and output**: its scores, or one record that it has failed. A failed call of a function or a judge is
-retried in its lane, by the scorer's own retry rules; the task is not called again. What was not recorded when a session ends
+retried in its lane, with the scorer's own retry budget; the task is not called again. What was not recorded when a session ends
 is scored by the next one.
 
 **Starts.** The call of a judge may have cost something when it is lost half way, so its start is recorded, before it is called.
